@@ -1,0 +1,99 @@
+"""Expected outcomes, as one small family: each says what, where, why and what to do.
+
+Anything outside this family is a bug and keeps its traceback. The command line prints a member as one line (or one
+line per finding) and exits with its ``exit_code``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class CoralError(Exception):
+    """An outcome a user can cause and mend. ``exit_code`` is that of CONTRACTS (2 = usage or bad input)."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message}. To fix: {self.remedy}" if self.remedy else self.message
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One fault in an input: file, row (1 = first data row, 0 = the file itself), column or key path, value, why, remedy."""
+
+    file: str
+    row: int
+    column: str
+    value: str
+    reason: str
+    remedy: str
+
+    def line(self) -> str:
+        """The finding as one line for a person."""
+        where = self.file + (f", row {self.row}" if self.row else "") + (f", {self.column}" if self.column else "")
+        value = f" (got {self.value!r})" if self.value != "" else ""
+        return f"{where}: {self.reason}{value}. To fix: {self.remedy}"
+
+
+class InputError(CoralError):
+    """One or more faults in catalogs or scenario files; all of them, not just the first."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        self.findings = tuple(findings)
+        super().__init__("\n".join(finding.line() for finding in self.findings))
+
+
+class UnknownNameError(CoralError):
+    """A name (GPU, model, scenario, table, ...) that is not in its list; offers close matches."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
+        self.kind, self.name = kind, name
+        prefix = f"{where}: " if where else ""
+        super().__init__(f"{prefix}unknown {kind} {name!r}", remedy=close_matches_remedy(name, known))
+
+
+class NothingFitsError(CoralError):
+    """No template exists for a workload: memory (names the GiB missing), SLO (names the tightest reachable), or no profile."""
+
+
+class ShortfallError(CoralError):
+    """Demand cannot be met with the capacity there is."""
+
+    exit_code = 4
+
+
+class HeldError(CoralError):
+    """Nothing was decided because an input is unknown or stale; the last plan stays."""
+
+    exit_code = 5
+
+
+class LakeError(CoralError):
+    """The lake is locked, missing, or of another schema version."""
+
+    exit_code = 6
+
+
+def close_matches(name: str, known: Iterable[str], n: int = 3) -> list[str]:
+    """Known names nearest to ``name``, ignoring case; best first."""
+    by_lower = {candidate.lower(): candidate for candidate in known}
+    hits = difflib.get_close_matches(name.lower(), by_lower, n=n, cutoff=0.5)
+    return [by_lower[hit] for hit in hits]
+
+
+def close_matches_remedy(name: str, known: Iterable[str]) -> str:
+    """A remedy sentence: the close matches, or the known names when nothing is close."""
+    names = sorted(set(known))
+    matches = close_matches(name, names)
+    if matches:
+        return "did you mean " + " or ".join(matches) + "?"
+    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"use one of: {shown}" if names else "none is known here"

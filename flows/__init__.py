@@ -1,0 +1,1 @@
+"""Prefect flows and the `coral` command: wire catalogs -> tasks -> warehouse. Thin."""

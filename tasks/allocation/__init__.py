@@ -1,0 +1,1 @@
+"""Which template instances to rent in which region: problem, solver, independent checker, plan."""

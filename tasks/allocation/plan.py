@@ -1,0 +1,175 @@
+"""The plan as published: the one document that the command line, exports, dashboards and the API read.
+
+Its JSON form is CONTRACTS' plan JSON; :func:`plan_json_schema` is the schema published beside it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from catalogs.types import Basis, Market
+from tasks.allocation.types import SolveStatus
+from tasks.templates.types import LaunchClass
+
+PLAN_SCHEMA_VERSION = 1
+
+
+class PlanState(StrEnum):
+    """Life of a plan version."""
+
+    DRAFT = "draft"
+    PUBLISHED = "published"
+    APPROVED = "approved"
+    APPLIED = "applied"
+    SUPERSEDED = "superseded"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PlanNode(_Model):
+    """One node of a stage; ``share`` is its part of the stage's requests."""
+
+    node_config: str
+    instance_type: str
+    tp: int
+    pp: int
+    replicas: int
+    batch: int
+    share: float
+
+
+class PlanStage(_Model):
+    """Layers [first, last] (inclusive) on ``nodes``, which are data-parallel replicas of the stage."""
+
+    layers: tuple[int, int]
+    position: str
+    nodes: tuple[PlanNode, ...]
+
+
+class PlanInstance(_Model):
+    """``instances`` alike; rate and cost are of one instance (the rate is the template's, before headroom)."""
+
+    region: str
+    template_id: str
+    combination_id: str
+    workload: str
+    workload_id: str
+    instances: int
+    new_instances: int
+    market: Market
+    throughput_tok_per_s: float
+    cost_usd_per_h: float
+    launch_class: LaunchClass
+    cycle_ms: float
+    provenance: str
+    rel_error: float
+    stages: tuple[PlanStage, ...]
+
+
+class PlanOffer(_Model):
+    """Nodes to rent of one offer."""
+
+    offer_id: str
+    region: str
+    node_config: str
+    instance_type: str
+    market: Market
+    nodes: int
+    price_usd_per_h: float
+    availability_nodes: int
+    availability_basis: Basis
+
+
+class PlanWorkload(_Model):
+    """What a workload was planned for: demand in the phase's tokens/s, the headroom, and what the plan supplies.
+
+    ``supplied_tok_per_s`` is headroom x throughput; ``usd_per_million_tok`` = cost / planned tokens.
+    """
+
+    workload: str
+    workload_id: str
+    model: str
+    phase: str
+    slo_ms: float
+    planned_req_per_s: float
+    planned_tok_per_s: float
+    supplied_tok_per_s: float
+    headroom: float
+    cost_usd_per_h: float
+    usd_per_million_tok: float | None
+
+
+class PlanShortfall(_Model):
+    """Demand of a workload that supply cannot meet, what binds, and the cheapest extra supply that would close it."""
+
+    workload: str
+    workload_id: str
+    missing_tok_per_s: float
+    binding: str
+    cheapest_extra: str
+
+
+class PlanWarning(_Model):
+    """A caveat of the plan: ``code`` for programs (assumed_availability, derived_offers, mixed_dates, ...), text for people."""
+
+    code: str
+    text: str
+
+
+class PlanInputs(_Model):
+    """What the plan was computed from."""
+
+    hash: str
+    price_as_of: str
+    library_id: str
+    running_basis: str = "none"
+
+
+class PlanBaselines(_Model):
+    """Homogeneous plans for the same inputs: the exact optimum and the paper's greedy. None = it cannot meet the demand.
+
+    ``homo_optimal_lower_bound_usd_per_h`` is the solver's bound on the exact one.
+    """
+
+    homo_optimal_usd_per_h: float | None
+    homo_optimal_lower_bound_usd_per_h: float | None
+    homo_greedy_usd_per_h: float | None
+    note: str = ""
+
+
+class Plan(_Model):
+    """A plan version. ``gap`` = (cost + init - bound) / (cost + init), within this library and these profiles."""
+
+    schema_version: int = Field(default=PLAN_SCHEMA_VERSION, alias="schema")
+    scenario_id: str
+    plan_version: int
+    status: SolveStatus
+    state: PlanState
+    cost_usd_per_h: float
+    init_usd: float
+    lower_bound_usd_per_h: float
+    gap: float
+    theta: float
+    theta_upper: float
+    solve_s: float
+    created_at: str
+    reason: str
+    inputs: PlanInputs
+    baselines: PlanBaselines
+    workloads: tuple[PlanWorkload, ...]
+    instances: tuple[PlanInstance, ...]
+    offers: tuple[PlanOffer, ...]
+    shortfalls: tuple[PlanShortfall, ...]
+    warnings: tuple[PlanWarning, ...]
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def plan_json_schema() -> dict[str, Any]:
+    """The JSON Schema of the published plan document."""
+    return Plan.model_json_schema(by_alias=True)

@@ -1,0 +1,1 @@
+"""Reference plans computed beside ours: the paper's greedy homogeneous plan."""

@@ -1,0 +1,1 @@
+"""Rates of node configurations: roofline, intra-node layouts, profile tables."""

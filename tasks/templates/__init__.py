@@ -1,0 +1,1 @@
+"""Serving templates: combinations of nodes, their exact throughput-optimal placement, the frontier."""

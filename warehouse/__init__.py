@@ -1,0 +1,1 @@
+"""All contact with DuckDB, DuckLake and Parquet: schema, connect, land, publish, read, views."""
