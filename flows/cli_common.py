@@ -1,0 +1,125 @@
+"""What the commands share: options, exit codes, where data and messages go, and how expected errors are shown.
+
+Data goes to stdout, everything else to stderr. Nothing heavy is imported here: ``coral --help`` stays fast.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from catalogs.errors import CoralError, Finding, InputError
+
+if TYPE_CHECKING:
+    from flows.render import Line
+
+DEFAULT_SCENARIO = "core"
+LAKE_ENV = "CORAL_LAKE"
+DEFAULT_LAKE = ".coral"
+
+
+class ExitCode(IntEnum):
+    """CONTRACTS, section Commands. A bug leaves by its traceback, which is Python's own 1."""
+
+    OK = 0
+    BUG = 1
+    BAD_INPUT = 2
+    DIFFERENCE = 3
+    SHORTFALL = 4
+    HELD = 5
+    LAKE = 6
+    INTERRUPTED = 130
+
+
+class Mode(StrEnum):
+    """How a template's rate is defined."""
+
+    CYCLE = "cycle"
+    PAPER = "paper"
+
+
+class Solver(StrEnum):
+    """Which placement solver fills the library."""
+
+    EXACT = "exact"
+    ILP = "ilp"
+
+
+ScenarioOption = Annotated[
+    str,
+    typer.Option("--scenario", "-s", metavar="NAME|PATH", help="A shipped scenario, or the path of a scenario file."),
+]
+LakeOption = Annotated[
+    Path | None,
+    typer.Option("--lake", metavar="DIR", help="Where results are kept. [default: $CORAL_LAKE, else ./.coral]"),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+ModeOption = Annotated[
+    Mode | None,
+    typer.Option("--mode", help="Common pipeline cycle, or the paper's rates. [default: the scenario's]"),
+]
+SolverOption = Annotated[Solver, typer.Option("--solver", help="Placement solver: exact search, or the paper's ILP.")]
+DaskOption = Annotated[
+    str | None,
+    typer.Option("--dask-address", metavar="ADDRESS", help="A running Dask scheduler. [default: workers of our own]"),
+]
+WorkersOption = Annotated[
+    int | None, typer.Option("--workers", min=1, help="Local workers. [default: one per core]", show_default=False)
+]
+
+
+def lake_root(option: Path | None) -> Path:
+    """``--lake``, else $CORAL_LAKE, else ./.coral."""
+    if option is not None:
+        return option
+    return Path(os.environ.get(LAKE_ENV) or DEFAULT_LAKE)
+
+
+def say(message: str) -> None:
+    """A message for a person, on stderr."""
+    print(message, file=sys.stderr, flush=True)  # noqa: T201
+
+
+def put(text: str) -> None:
+    """Data, on stdout."""
+    print(text)  # noqa: T201
+
+
+def put_lines(lines: Iterable[Line]) -> None:
+    """Lines of data; styled when stdout is a terminal, plain text otherwise."""
+    if not sys.stdout.isatty():
+        for line in lines:
+            put(line.text)
+        return
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    for line in lines:
+        console.print(line.text, style=line.style or None, markup=False)
+
+
+def put_json(value: Any) -> None:
+    """A document as indented JSON; NaN has no place in it and raises ValueError."""
+    import json
+
+    put(json.dumps(value, indent=2, allow_nan=False))
+
+
+def say_findings(findings: Iterable[Finding]) -> None:
+    """One line per finding, on stderr."""
+    for finding in findings:
+        say(f"error: {finding.line()}")
+
+
+def say_error(error: CoralError) -> None:
+    """An expected outcome: one line, or one per finding; no traceback."""
+    if isinstance(error, InputError):
+        say_findings(error.findings)
+    else:
+        say("error: " + " ".join(str(error).split()))

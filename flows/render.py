@@ -1,0 +1,296 @@
+"""The plan as text for a person: what to rent, how each model is laid over it, what it costs, how good it is.
+
+Pure functions from a :class:`tasks.allocation.plan.Plan` to lines of at most 100 columns (ids longer than a column are
+never cut). The same plan gives the same text; colour is added by the caller, from ``Line.style``, on a terminal only.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tasks.allocation.plan import Plan, PlanInstance, PlanNode, PlanStage, PlanWorkload
+from tasks.allocation.types import SolveStatus
+
+WIDTH = 100
+HOURS_PER_MONTH = 730
+_STATUS_WORDS = {
+    SolveStatus.OPTIMAL: "solved to the gap asked for",
+    SolveStatus.GAP: "stopped at the gap or work limit",
+    SolveStatus.TIME_LIMIT: "stopped by the time limit",
+    SolveStatus.SHORTFALL: "DEMAND NOT MET",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of output; ``style`` is a rich style name, used on a terminal only."""
+
+    text: str
+    style: str = ""
+
+
+def to_text(lines: Iterable[Line]) -> str:
+    """The lines without style, joined."""
+    return "\n".join(line.text for line in lines)
+
+
+def number(value: float) -> str:
+    """Three significant digits below 100, whole and with thousands separators from there on: 6,210 / 42.7 / 0.128."""
+    if value == 0:
+        return "0"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    text = f"{value:.{digits}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def money(value: float) -> str:
+    """USD with two decimals, four below 0.1."""
+    return f"{value:,.4f}" if 0 < abs(value) < 0.1 else f"{value:,.2f}"
+
+
+def percent_up(fraction: float) -> str:
+    """A fraction as per cent, two decimals, rounded up: a distance to the optimum is never understated."""
+    hundredths = math.ceil(max(0.0, fraction) * 10_000 - 1e-9)
+    return f"{hundredths / 100:.2f}"
+
+
+def distance_to_best(plan: Plan) -> float | None:
+    """How far above the best plan (at most): (cost + start-up - bound) / bound; None without a positive bound."""
+    if plan.lower_bound_usd_per_h <= 0:
+        return None
+    objective = plan.cost_usd_per_h + plan.init_usd
+    return max(0.0, objective - plan.lower_bound_usd_per_h) / plan.lower_bound_usd_per_h
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[int], indent: int = 2) -> list[str]:
+    """Columns padded to their widest cell, two spaces apart; columns listed in ``right`` are right-aligned."""
+    grid = [header, *rows]
+    widths = [max(len(row[column]) for row in grid) for column in range(len(header))]
+
+    def cell(row: Sequence[str], column: int) -> str:
+        pad = str.rjust if column in right else str.ljust
+        return pad(row[column], widths[column])
+
+    return [(" " * indent + "  ".join(cell(row, c) for c in range(len(header)))).rstrip() for row in grid]
+
+
+def plan_lines(plan: Plan) -> list[Line]:
+    """The whole of ``coral plans show``."""
+    sections = [
+        _title(plan),
+        *(_workload_section(plan, workload) for workload in plan.workloads),
+        _offers_section(plan),
+        _cost_section(plan),
+        _token_price_section(plan),
+        _shortfall_section(plan),
+        _warning_section(plan),
+    ]
+    lines: list[Line] = []
+    for section in sections:
+        if section:
+            lines += [*([Line("")] if lines else []), *section]
+    return lines
+
+
+def _wrapped(text: str, *, indent: int = 2, style: str = "") -> list[Line]:
+    """``text`` over as many lines as it needs; words (ids, numbers) are never broken."""
+    parts = textwrap.wrap(
+        text,
+        WIDTH,
+        initial_indent=" " * indent,
+        subsequent_indent=" " * (indent + 2),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+    return [Line(part, style) for part in parts]
+
+
+def _title(plan: Plan) -> list[Line]:
+    style = "bold red" if plan.status is SolveStatus.SHORTFALL else "bold"
+    version = f"version {plan.plan_version}" if plan.plan_version > 0 else "not published"
+    head = f"Plan {plan.scenario_id}, {version} ({plan.state.value}), {plan.created_at}, prices of {plan.inputs.price_as_of}"
+    lines = [Line(head, style)]
+    if plan.reason:
+        lines += _wrapped(plan.reason)
+    return lines
+
+
+def _workload_section(plan: Plan, workload: PlanWorkload) -> list[Line]:
+    model, _, phase = workload.workload.rpartition("/")
+    slo = "TTFT" if workload.phase == "prefill" else "TPOT"
+    lines = [
+        Line(f"{model} {phase}   {money(workload.cost_usd_per_h)} USD/h", "bold"),
+        *_wrapped(
+            f"{slo} {number(workload.slo_ms)} ms; planned {number(workload.planned_tok_per_s)} tok/s "
+            f"({number(workload.planned_req_per_s)} req/s); supplied {number(workload.supplied_tok_per_s)} tok/s "
+            f"at headroom {workload.headroom:.2f}",
+            style="dim",
+        ),
+    ]
+    instances = [instance for instance in plan.instances if instance.workload_id == workload.workload_id]
+    for instance in sorted(instances, key=_instance_order):
+        lines += _instance_lines(instance)
+    if not instances:
+        lines.append(Line("  nothing to rent" if workload.planned_tok_per_s == 0 else "  no instance"))
+    return lines
+
+
+def _instance_order(instance: PlanInstance) -> tuple[str, str, str, str]:
+    return instance.region, instance.market.value, instance.combination_id, instance.template_id
+
+
+def _instance_lines(instance: PlanInstance) -> list[Line]:
+    """One line for the instances (region, count, rate, price), then one per stage and kind of node."""
+    new = f", {instance.new_instances} new" if instance.new_instances != instance.instances else ""
+    market = "" if instance.market.value == "on_demand" else f" {instance.market.value}"
+    plural = "instance" if instance.instances == 1 else "instances"
+    each = "" if instance.instances == 1 else " each"
+    head = (
+        f"  {instance.region}{market}   {instance.instances} {plural}{new}   "
+        f"{number(instance.throughput_tok_per_s)} tok/s{each}   {money(instance.cost_usd_per_h)} USD/h{each}   "
+        f"launch class {instance.launch_class.value}"
+    )
+    spans = [f"[{stage.layers[0]}-{stage.layers[1]}]" for stage in instance.stages]
+    width = max((len(span) for span in spans), default=0)
+    lines = [Line(head)]
+    for span, stage in zip(spans, instance.stages, strict=True):
+        for row, text in enumerate(stage_texts(stage)):
+            lines.append(Line(f"      {(span if row == 0 else '').ljust(width)} {text}"))
+    return lines
+
+
+def stage_texts(stage: PlanStage) -> list[str]:
+    """``2x g6e.12xlarge (L40Sx4 tp4)`` per kind of node of the stage, with each node's share where kinds differ."""
+    kinds: dict[PlanNode, int] = {}
+    for node in stage.nodes:
+        kinds[node] = kinds.get(node, 0) + 1
+    texts = []
+    for node, count in kinds.items():
+        share = f", {node.share:.0%} of the requests{' each' if count > 1 else ''}" if len(kinds) > 1 else ""
+        texts.append(f"{count}x {node.instance_type} ({node.node_config} {layout_text(node)}){share}")
+    return texts
+
+
+def layout_text(node: PlanNode) -> str:
+    """A node's inner layout: ``tp4``, ``tp2 pp2``, ``tp2 dp2`` (dp = replicas in one node)."""
+    parts = [f"tp{node.tp}"]
+    if node.pp > 1:
+        parts.append(f"pp{node.pp}")
+    if node.replicas > 1:
+        parts.append(f"dp{node.replicas}")
+    return " ".join(parts)
+
+
+def _offers_section(plan: Plan) -> list[Line]:
+    if not plan.offers:
+        return []
+    rows = [
+        (
+            offer.region,
+            offer.instance_type if offer.market.value == "on_demand" else f"{offer.instance_type} {offer.market.value}",
+            offer.node_config,
+            str(offer.nodes),
+            f"{offer.availability_nodes} {offer.availability_basis.value}",
+            money(offer.price_usd_per_h),
+            money(offer.price_usd_per_h * offer.nodes),
+        )
+        for offer in sorted(plan.offers, key=lambda offer: (offer.region, offer.instance_type, offer.offer_id))
+    ]
+    header = ("region", "instance type", "node", "rent", "available", "USD/h each", "USD/h")
+    return [Line("To rent", "bold"), *map(Line, table(header, rows, right=(3, 4, 5, 6)))]
+
+
+def _cost_section(plan: Plan) -> list[Line]:
+    month = plan.cost_usd_per_h * HOURS_PER_MONTH
+    rows = [
+        ("total", f"{money(plan.cost_usd_per_h)} USD/h, {month:,.0f} USD per month ({HOURS_PER_MONTH} h)"),
+        ("start-up", f"{money(plan.init_usd)} USD once, for the new instances"),
+        (
+            "lower bound",
+            f"{money(plan.lower_bound_usd_per_h)} USD/h; {_STATUS_WORDS.get(plan.status, plan.status.value)}",
+        ),
+        ("gap", _gap_text(plan)),
+    ]
+    if plan.theta < 1:
+        rows.append(("demand met", f"{plan.theta:.1%} of every model's; at most {plan.theta_upper:.1%} is possible"))
+    rows += _baseline_rows(plan)
+    width = max(len(name) for name, _ in rows)
+    lines = [Line("Cost", "bold"), *(Line(f"  {name.ljust(width)}  {text}") for name, text in rows)]
+    if plan.baselines.note:
+        lines += _wrapped(plan.baselines.note)
+    return lines
+
+
+def _gap_text(plan: Plan) -> str:
+    distance = distance_to_best(plan)
+    if distance is None:
+        return "0.00 %: nothing to rent" if plan.cost_usd_per_h == 0 else "unknown: there is no lower bound"
+    return f"within {percent_up(distance)} % of the best plan this library can express"
+
+
+def _baseline_rows(plan: Plan) -> list[tuple[str, str]]:
+    baselines = plan.baselines
+    bound = baselines.homo_optimal_lower_bound_usd_per_h
+    optimal = baselines.homo_optimal_usd_per_h
+    proven = (
+        f", at least {money(bound)}" if bound is not None and optimal is not None and bound < optimal * 0.9995 else ""
+    )
+    return [
+        ("homo-optimal", _against(plan, optimal) + proven),
+        ("paper's homo", _against(plan, baselines.homo_greedy_usd_per_h)),
+    ]
+
+
+def _against(plan: Plan, baseline_usd_per_h: float | None) -> str:
+    """A baseline's cost and how many times this plan's it is (not where this plan serves only part of the demand)."""
+    if baseline_usd_per_h is None:
+        return "cannot meet the demand with one kind of node per replica"
+    is_comparable = plan.cost_usd_per_h > 0 and plan.theta >= 1
+    factor = f" ({baseline_usd_per_h / plan.cost_usd_per_h:.2f}x this plan)" if is_comparable else ""
+    return f"{money(baseline_usd_per_h)} USD/h{factor}"
+
+
+def _token_price_section(plan: Plan) -> list[Line]:
+    """Prefill's cost over input tokens and decode's (or aggregated's) over output tokens, per model."""
+    by_model: dict[str, dict[str, float | None]] = {}
+    for workload in plan.workloads:
+        alias = workload.workload.rpartition("/")[0]
+        side = "input" if workload.phase == "prefill" else "output"
+        by_model.setdefault(alias, {})[side] = workload.usd_per_million_tok
+    if not by_model:
+        return []
+
+    def shown(prices: dict[str, float | None], side: str) -> str:
+        price = prices.get(side)
+        return "-" if price is None else f"{price:.4f}"
+
+    rows = [(alias, shown(prices, "input"), shown(prices, "output")) for alias, prices in by_model.items()]
+    header = ("model", "input (prefill)", "output (decode)")
+    return [Line("USD per million tokens", "bold"), *map(Line, table(header, rows, right=(1, 2)))]
+
+
+def _shortfall_section(plan: Plan) -> list[Line]:
+    if not plan.shortfalls:
+        return []
+    lines = [Line("Shortfalls: demand that this supply cannot meet", "bold red")]
+    for shortfall in plan.shortfalls:
+        text = (
+            f"{shortfall.workload}: {number(shortfall.missing_tok_per_s)} tok/s missing; binding: {shortfall.binding}"
+        )
+        extra = f"; cheapest extra: {shortfall.cheapest_extra}" if shortfall.cheapest_extra else ""
+        lines += _wrapped(text + extra)
+    return lines
+
+
+def _warning_section(plan: Plan) -> list[Line]:
+    if not plan.warnings:
+        return []
+    lines = [Line("Warnings", "bold yellow")]
+    for warning in plan.warnings:
+        lines += _wrapped(f"{warning.code}: {warning.text}")
+    return lines
