@@ -79,12 +79,12 @@ def api_server(lake_root: Path) -> Iterator[str]:
     """
     configured = configured_api_url()
     if configured is not None:
-        with _environment({key: value for key, value in PRIVATE_ENV.items() if key not in os.environ}):
+        with prefect_environment({key: value for key, value in PRIVATE_ENV.items() if key not in os.environ}):
             yield configured
         return
     with ApiServer(lake_root) as server:
         url = server.wait_ready()
-        with _environment(client_env(url, server.home)):
+        with prefect_environment(client_env(url, server.home)):
             yield url
 
 
@@ -201,7 +201,7 @@ def _no_proxy() -> str:
 
 
 @contextlib.contextmanager
-def _environment(updates: dict[str, str]) -> Iterator[None]:
+def prefect_environment(updates: dict[str, str]) -> Iterator[None]:
     """Set environment variables inside the block, telling prefect (when imported), and put them back after it."""
     before = {key: os.environ.get(key) for key in updates}
     os.environ.update(updates)

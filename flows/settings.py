@@ -1,0 +1,111 @@
+"""What a build is asked for, how it reports progress, and what it answers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+DEFAULT_LAKE = Path(".coral")
+
+
+class Progress(Protocol):
+    """Where a build reports to. Calls come from the thread that called :func:`flows.build.build_library` only."""
+
+    def start(self, stage: str, total: float) -> None:
+        """A stage of the build begins; ``total`` is its work, in a unit of the stage's own."""
+
+    def advance(self, stage: str, amount: float) -> None:
+        """``amount`` more of the stage's work is done."""
+
+    def finish(self, stage: str, note: str = "") -> None:
+        """The stage is done; ``note`` says the result in a few words."""
+
+    def message(self, text: str) -> None:
+        """A line for the user."""
+
+
+class SilentProgress:
+    """A :class:`Progress` that shows nothing."""
+
+    def start(self, stage: str, total: float) -> None:
+        """Ignore."""
+
+    def advance(self, stage: str, amount: float) -> None:
+        """Ignore."""
+
+    def finish(self, stage: str, note: str = "") -> None:
+        """Ignore."""
+
+    def message(self, text: str) -> None:
+        """Ignore."""
+
+
+@contextlib.contextmanager
+def progress_stage(progress: Progress, stage: str, total: float = 1.0) -> Iterator[None]:
+    """A stage that is done at the end of the block, for work that cannot say how far it is."""
+    progress.start(stage, total)
+    yield
+    progress.advance(stage, total)
+    progress.finish(stage)
+
+
+@dataclass(frozen=True, slots=True)
+class BuildSettings:
+    """One call of ``coral build``.
+
+    ``scenario`` is the name of a shipped scenario or a path. ``mode`` (``cycle`` or ``paper``) overrides the scenario's.
+    ``solver`` is ``exact`` or ``ilp``. ``dask_address`` None = ``threads`` threads of this process. ``sample_n``
+    combinations are solved again by the ILP. ``force`` solves finished shards again as well.
+    """
+
+    scenario: str | Path
+    lake_root: Path
+    mode: str | None = None
+    solver: str = "exact"
+    dask_address: str | None = None
+    threads: int = field(default_factory=lambda: max(1, min(os.cpu_count() or 1, 8)))
+    sample_n: int = 24
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkloadCounts:
+    """What a build made for one workload. Counts are of this build's library, seconds of this run only."""
+
+    workload_id: str
+    alias: str
+    combinations: int
+    templates: int
+    frontier: int
+    solve_s: float
+    best_template: str
+
+
+@dataclass(frozen=True, slots=True)
+class BuildResult:
+    """The library now in the lake. ``is_new`` False = it was registered already and nothing was done.
+
+    ``solve_s`` is the time spent solving summed over threads, ``shards_skipped`` how many shards were done before.
+    """
+
+    library_id: str
+    profile_set_id: str
+    is_new: bool
+    combinations: int
+    templates: int
+    shards: int
+    shards_skipped: int
+    solve_s: float
+    wall_s: float
+    sample_n: int
+    sample_max_rel_diff: float
+    workloads: tuple[WorkloadCounts, ...] = ()
+
+
+def lake_root_of(given: str | Path | None = None) -> Path:
+    """The lake's folder: as given, else environment variable CORAL_LAKE, else ``./.coral``."""
+    return Path(given or os.environ.get("CORAL_LAKE") or DEFAULT_LAKE)
