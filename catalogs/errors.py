@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 class CoralError(Exception):
@@ -23,6 +24,16 @@ class CoralError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}. To fix: {self.remedy}" if self.remedy else self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by state: the members differ in what their constructors take, and errors travel between processes."""
+        return _restore, (type(self), self.args, self.__dict__.copy())
+
+
+def _restore(kind: type[CoralError], args: tuple[Any, ...], state: dict[str, Any]) -> CoralError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(state)
+    return error
 
 
 @dataclass(frozen=True, slots=True)
