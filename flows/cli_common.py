@@ -5,7 +5,6 @@ Data goes to stdout, everything else to stderr. Nothing heavy is imported here: 
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
 from enum import IntEnum, StrEnum
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
     from flows.render import Line
 
 DEFAULT_SCENARIO = "core"
-LAKE_ENV = "CORAL_LAKE"
-DEFAULT_LAKE = ".coral"
 
 
 class ExitCode(IntEnum):
@@ -74,13 +71,6 @@ WorkersOption = Annotated[
 ]
 
 
-def lake_root(option: Path | None) -> Path:
-    """``--lake``, else $CORAL_LAKE, else ./.coral."""
-    if option is not None:
-        return option
-    return Path(os.environ.get(LAKE_ENV) or DEFAULT_LAKE)
-
-
 def say(message: str) -> None:
     """A message for a person, on stderr."""
     print(message, file=sys.stderr, flush=True)  # noqa: T201
@@ -123,3 +113,8 @@ def say_error(error: CoralError) -> None:
         say_findings(error.findings)
     else:
         say("error: " + " ".join(str(error).split()))
+
+
+def described(summary: str, *examples: str) -> dict[str, Any]:
+    """Keyword arguments of ``app.command``: the line in the list of commands, and examples below the help."""
+    return {"short_help": summary, "epilog": "\b\nExample:\n" + "\n".join(f"  {command}" for command in examples)}

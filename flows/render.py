@@ -10,9 +10,14 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import UTC
+from typing import TYPE_CHECKING
 
 from tasks.allocation.plan import Plan, PlanInstance, PlanNode, PlanStage, PlanWorkload
 from tasks.allocation.types import SolveStatus
+
+if TYPE_CHECKING:
+    from warehouse.records import PlanSummary
 
 WIDTH = 100
 HOURS_PER_MONTH = 730
@@ -294,3 +299,27 @@ def _warning_section(plan: Plan) -> list[Line]:
     for warning in plan.warnings:
         lines += _wrapped(f"{warning.code}: {warning.text}")
     return lines
+
+
+def plan_list_lines(summaries: Sequence[PlanSummary]) -> list[Line]:
+    """The whole of ``coral plans list``; reasons are shortened to the line, ``plans show`` has them in full."""
+    header = ("scenario", "version", "state", "status", "USD/h", "gap %", "prices of", "created (UTC)", "reason")
+    rows = [
+        (
+            summary.scenario_id,
+            str(summary.plan_version),
+            summary.state,
+            summary.status,
+            money(summary.cost_usd_per_h),
+            percent_up(summary.gap),
+            summary.price_as_of,
+            f"{summary.created_at.astimezone(UTC):%Y-%m-%d %H:%M}",
+            "",
+        )
+        for summary in summaries
+    ]
+    lines = table(header, rows, right=(1, 4, 5), indent=0)
+    room = max(12, WIDTH - lines[0].index("reason"))
+    reasons = ["", *(textwrap.shorten(summary.reason, room, placeholder="...") for summary in summaries)]
+    start = lines[0].index("reason")
+    return [Line((line.ljust(start) + reason).rstrip()) for line, reason in zip(lines, reasons, strict=True)]

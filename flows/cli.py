@@ -1,0 +1,54 @@
+"""The ``coral`` command: wires the commands together and turns expected outcomes into one line and an exit code.
+
+stdout = data, stderr = progress and messages. Exit codes: 0 ok, 1 bug (with its traceback), 2 usage or bad input,
+3 difference, 4 shortfall published, 5 held or stale, 6 lake locked or of another schema, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from catalogs.errors import CoralError
+from flows import cli_inputs, cli_plan, cli_plans, cli_sql
+from flows.cli_common import ExitCode, say, say_error
+
+app = typer.Typer(
+    name="coral",
+    help="Plan what GPUs to rent and how to lay LLMs over them, at the least cost that meets demand and latency.",
+    epilog=(
+        "\b\nExamples:\n"
+        "  coral plan                       the shipped scenario `core`, to a published plan\n"
+        "  coral init my && coral plan -s my/scenario.yaml      your own models, regions and prices\n\n"
+        "\b\nExit codes: 0 ok, 1 bug, 2 usage or bad input, 3 difference, 4 shortfall published,\n"
+        "5 held or stale, 6 lake locked or of another schema, 130 interrupted."
+    ),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+cli_inputs.register(app)
+cli_plan.register(app)
+cli_plans.register(app)
+cli_sql.register(app)
+
+
+def main() -> int:
+    """Run the command line; the exit code. A bug leaves by its traceback."""
+    try:
+        app(prog_name="coral")
+    except CoralError as error:
+        say_error(error)
+        return error.exit_code
+    except BrokenPipeError:
+        # The reader (`| head`) has left: nothing is wrong. Point stdout elsewhere so that Python's own flush is quiet.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except SystemExit as stop:
+        if stop.code == ExitCode.INTERRUPTED:
+            say("interrupted: what was published is untouched, finished work is kept; run the same command to go on")
+        raise
+    return ExitCode.OK

@@ -1,0 +1,51 @@
+"""``coral init`` and ``coral validate``: a starting point for own inputs, and every fault in them at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flows.cli_common import ExitCode, JsonOption, described, put, put_json, say, say_findings
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command(
+        "init",
+        **described("Write a scenario to start from.", "coral init my", "coral plan --scenario my/scenario.yaml"),
+    )(init)
+    app.command(
+        "validate",
+        **described("Check inputs; print every fault.", "coral validate my", "coral validate my/scenario.yaml --json"),
+    )(validate)
+
+
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to; made if missing.")],
+) -> None:
+    """Write a commented scenario and its CSVs to DIR, to be edited into your own.
+
+    Files that exist already are left as they are.
+    """
+    from catalogs.init import write_starter
+
+    written = write_starter(directory)
+    for path in written:
+        put(str(path))
+    say(f"next: edit {directory}/scenario.yaml, then `coral validate {directory}`")
+
+
+def validate(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="A scenario or catalog file, or a folder of them.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Check the inputs under PATH and print every fault: file, row, column, value, reason, remedy.
+
+    Exits with 2 when there is any.
+    """
+    from catalogs.validate import validate_path
+
+    report = validate_path(path)
+    raise NotImplementedError(report, ExitCode, put_json, say_findings)

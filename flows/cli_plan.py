@@ -1,0 +1,188 @@
+"""``coral build``, ``allocate`` and ``plan``: the main job, in parts or as one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flows.cli_common import (
+    DEFAULT_SCENARIO,
+    DaskOption,
+    ExitCode,
+    JsonOption,
+    LakeOption,
+    Mode,
+    ModeOption,
+    ScenarioOption,
+    Solver,
+    SolverOption,
+    WorkersOption,
+    described,
+    put,
+    put_json,
+    put_lines,
+    say,
+)
+from flows.settings import BuildResult, BuildSettings, lake_root_of
+
+if TYPE_CHECKING:
+    from flows.planning import AllocationOutcome
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to ``app``."""
+    app.command(
+        "build",
+        **described(
+            "Build the template library.", "coral build --scenario core", "coral build -s my/scenario.yaml --workers 2"
+        ),
+    )(build)
+    app.command(
+        "allocate", **described("Choose what to rent.", "coral allocate --scenario core", "coral allocate --publish")
+    )(allocate)
+    app.command(
+        "plan",
+        **described(
+            "Build if needed, allocate, publish, print.",
+            "coral plan",
+            "coral plan -s my/scenario.yaml --lake my-lake --json",
+        ),
+    )(plan)
+
+
+def build(
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    lake: LakeOption = None,
+    mode: ModeOption = None,
+    solver: SolverOption = Solver.EXACT,
+    dask_address: DaskOption = None,
+    workers: WorkersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build the scenario's template library: profiles, then every useful combination of nodes, solved.
+
+    Finished shards are kept: a second run, or one after a kill, goes on where the last one stopped.
+    """
+    from flows.build import build_library
+    from flows.cli_progress import show_progress
+
+    with show_progress() as progress:
+        result = build_library(_settings(scenario, lake, mode, solver, dask_address, workers), progress)
+    if as_json:
+        put_json(asdict(result))
+    else:
+        put(_build_text(result))
+
+
+def allocate(
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    lake: LakeOption = None,
+    mode: ModeOption = None,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Publish the plan. Without it nothing is written.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Choose what to rent from the library that is built, and print the plan. Writes nothing without --publish.
+
+    Exits with 4 when the demand cannot be met, with 5 when nothing was decided because an input is unknown.
+    """
+    from flows import planning
+    from flows.cli_progress import show_progress
+
+    settings = _settings(scenario, lake, mode, Solver.EXACT, None, None)
+    with show_progress() as progress:
+        outcome = planning.allocate(settings, progress, publish=publish)
+    _show(outcome, as_json)
+
+
+def plan(
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    lake: LakeOption = None,
+    mode: ModeOption = None,
+    solver: SolverOption = Solver.EXACT,
+    dask_address: DaskOption = None,
+    workers: WorkersOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Build the library if needed, allocate, publish, and print the plan: the main job in one command.
+
+    An unchanged decision publishes nothing. Exits with 4 when the demand cannot be met.
+    """
+    from flows import planning
+    from flows.cli_progress import show_progress
+
+    with show_progress() as progress:
+        outcome = planning.plan_scenario(_settings(scenario, lake, mode, solver, dask_address, workers), progress)
+    _show(outcome, as_json)
+
+
+def _settings(
+    scenario: str,
+    lake: Path | None,
+    mode: Mode | None,
+    solver: Solver,
+    dask_address: str | None,
+    workers: int | None,
+) -> BuildSettings:
+    settings = BuildSettings(
+        scenario=scenario,
+        lake_root=lake_root_of(lake),
+        mode=mode.value if mode else None,
+        solver=solver.value,
+        dask_address=dask_address,
+    )
+    if workers is None:
+        return settings
+    from dataclasses import replace
+
+    return replace(settings, threads=workers)
+
+
+def _build_text(result: BuildResult) -> str:
+    from flows.render import table
+
+    rows = [
+        (
+            counts.alias,
+            f"{counts.combinations:,}",
+            f"{counts.templates:,}",
+            f"{counts.frontier:,}",
+            f"{counts.solve_s:.1f}",
+            counts.best_template,
+        )
+        for counts in result.workloads
+    ]
+    state = "built" if result.is_new else "up to date, nothing to do"
+    lines = [
+        f"library {result.library_id}: {state}",
+        f"  {result.combinations:,} combinations, {result.templates:,} templates in {result.shards} shards "
+        f"({result.shards_skipped} were done before)",
+        f"  {result.wall_s:.1f} s, of which solving {result.solve_s:.1f} s summed over workers",
+    ]
+    if result.sample_n:
+        lines.append(
+            f"  {result.sample_n} combinations solved again by the reference ILP: "
+            f"largest relative difference {result.sample_max_rel_diff:.2g}"
+        )
+    if rows:
+        header = ("workload", "combinations", "templates", "frontier", "solve s", "cheapest per token")
+        lines += table(header, rows, right=(1, 2, 3, 4))
+    return "\n".join(lines)
+
+
+def _show(outcome: AllocationOutcome, as_json: bool) -> None:
+    """The plan on stdout, what became of it on stderr, the exit code that says whether demand is met."""
+    from flows.render import plan_lines
+    from tasks.allocation.types import SolveStatus
+
+    if as_json:
+        put(outcome.plan.model_dump_json(by_alias=True, indent=2))
+    else:
+        put_lines(plan_lines(outcome.plan))
+    say(outcome.text)
+    if outcome.plan.status is SolveStatus.SHORTFALL:
+        raise typer.Exit(ExitCode.SHORTFALL)

@@ -1,0 +1,164 @@
+"""The command line itself: fast help, examples, close matches, exit codes, and no traceback for an expected outcome."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from catalogs.errors import CoralError, Finding, HeldError, InputError, LakeError, ShortfallError
+from flows import cli
+from flows.cli_progress import LineProgress
+
+COMMANDS = ("init", "validate", "build", "allocate", "plan", "sql", "plans", "plans list", "plans show", "plans diff")
+HEAVY = ("prefect", "dask", "distributed", "numba", "duckdb", "pyarrow", "pulp", "highspy", "numpy")
+
+
+def coral(*args: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own, as a user runs it."""
+    code = "import sys; from flows.cli import main; sys.exit(main())"
+    env = {**os.environ, "PYTHONSAFEPATH": "1", "COLUMNS": "100"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *args], cwd=cwd, env=env, capture_output=True, text=True, check=False
+    )
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_imports_nothing_heavy(command: str) -> None:
+    code = (
+        "import sys, json\nfrom flows.cli import main\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    code = stop.code\n"
+        f"json.dump([code, [m for m in {HEAVY!r} if m in sys.modules]], sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command.split(), "--help"], capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stderr) == [0, []]
+    assert f"Usage: coral {command}".strip() in done.stdout
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "plans"])
+def test_every_command_shows_an_example_of_itself(command: str) -> None:
+    text = coral(*command.split(), "--help").stdout
+    assert f"\n    coral {command}" in text.split("Example:")[1]
+
+
+def test_help_is_fast() -> None:
+    def seconds() -> float:
+        started = time.perf_counter()
+        coral("--help")
+        return time.perf_counter() - started
+
+    assert min(seconds() for _ in range(3)) <= 0.4
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (("pln",), "'plan'"),
+        (("plans", "shw"), "'show'"),
+        (("plan", "--scenaro", "core"), "--scenario"),
+        (("build", "--mode", "cycl"), "'cycle'"),
+        (("plan", "--workers", "0"), "--workers"),
+        (("plans", "diff", "one"), "'A'"),
+        (("sql",), "QUERY"),
+    ],
+)
+def test_usage_errors_exit_2_with_a_hint_on_stderr(args: tuple[str, ...], hint: str) -> None:
+    done = coral(*args)
+    assert done.returncode == 2
+    assert hint in done.stderr.splitlines()[-1]
+    assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (CoralError("no such file", remedy="name another"), 2),
+        (ShortfallError("too few nodes"), 4),
+        (HeldError("demand is unknown"), 5),
+        (LakeError("another process holds the lake"), 6),
+    ],
+)
+def test_expected_outcomes_are_one_line_and_their_exit_code(
+    error: CoralError, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert cli.main() == code
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", f"error: {error}\n")
+
+
+def test_each_finding_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    findings = [
+        Finding("offers.csv", row, "price_usd_per_h", "-1", "is negative", "give a price above 0") for row in (1, 2)
+    ]
+
+    def fail(**_: object) -> None:
+        raise InputError(findings)
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert cli.main() == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [f"error: {finding.line()}" for finding in findings]
+
+
+def test_a_bug_keeps_its_traceback_and_exits_1(tmp_path: Path) -> None:
+    code = (
+        "import sys, flows.cli as cli\n"
+        "def broken(**_): raise ZeroDivisionError('a bug')\n"
+        "cli.app = broken\nsys.exit(cli.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr
+    assert "ZeroDivisionError: a bug" in done.stderr
+
+
+def test_an_interrupt_exits_130_and_says_what_holds() -> None:
+    code = (
+        "import sys, flows.cli as cli\n"
+        "def hang(): raise KeyboardInterrupt\n"
+        "cli.app.command('hang')(hang)\nsys.argv = ['coral', 'hang']\nsys.exit(cli.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 130
+    assert done.stderr.startswith("interrupted: what was published is untouched")
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    code = (
+        "import sys, flows.cli as cli\n"
+        "def much(**_):\n    for _ in range(100000): print('row')\n"
+        "cli.app = much\nsys.exit(cli.main())"
+    )
+    writer = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert writer.stdout is not None
+    writer.stdout.readline()
+    writer.stdout.close()
+    assert writer.stderr is not None
+    assert writer.stderr.read() == b""
+    assert writer.wait(timeout=30) == 0
+
+
+def test_progress_away_from_a_terminal_is_lines_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    progress = LineProgress()
+    progress.start("profiles", 3)
+    progress.advance("profiles", 3)
+    progress.finish("profiles", "12 rows")
+    progress.message("library is up to date")
+    out, err = capsys.readouterr()
+    assert out == ""
+    first, second = err.splitlines()
+    assert first.startswith("profiles: 0.")
+    assert first.endswith(" s, 12 rows")
+    assert second == "library is up to date"
