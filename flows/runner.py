@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from catalogs.errors import CoralError
-from flows.server import LOOPBACK, configured_api_url
+from flows.server import configured_api_url
 
 if TYPE_CHECKING:
     from prefect_dask import DaskTaskRunner
@@ -41,10 +41,10 @@ def task_runner(dask_address: str | None, threads: int) -> DaskTaskRunner:
         return DaskTaskRunner(address=dask_address)
     return DaskTaskRunner(
         cluster_kwargs={
+            # Threads and in-process messages: nothing listens on any network address.
             "processes": False,
             "n_workers": 1,
             "threads_per_worker": threads,
-            "host": LOOPBACK,
             "dashboard_address": None,
             # Dask would pause or restart a worker by this process' memory, of which tasks are only a part.
             "memory_limit": 0,

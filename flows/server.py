@@ -43,7 +43,8 @@ _PR_SET_PDEATHSIG = 1
 PRIVATE_ENV = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_LOGGING_LEVEL": "WARNING",
+    # Failures reach the caller as exceptions; prefect would print each once more, with its own traceback.
+    "PREFECT_LOGGING_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_ENABLED": "false",
     "PREFECT_CLI_PROMPT": "false",
     "PYTHONSAFEPATH": "1",
