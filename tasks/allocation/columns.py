@@ -1,0 +1,175 @@
+"""The columns of the online problem: one per (workload, region, template) that could be bought there.
+
+Dropping a column is lossless in three cases only, and only those are used: the region does not sell one of its nodes;
+its nodes exceed the region's capacity, so not even one instance fits; another template of the workload needs no more
+nodes of any configuration and serves at least as much. The last holds because cost, start-up charge, capacity and
+budget all grow with node counts and service rows are sums of rates. A template that runs in the region is never dropped
+for being dominated: it is cheaper than its twin by the start-up charge.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
+
+# Comparing every pair is quadratic; larger sets come out of the template frontier already.
+_DOMINANCE_LIMIT = 6000
+_CHUNK = 256
+# A workload is served at a demand D when its rate is at least D less this relative tolerance: sums of floats.
+RATE_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns in canonical order (workload id, region, template id), so that input order never changes the answer.
+
+    ``workload`` indexes ``problem.candidates``, ``template`` its rows, ``region`` ``problem.regions``. ``share`` is the
+    planned share of the model's demand that one instance serves, cut at 1: more than all is no use. ``rate_req_per_s``
+    is uncut. ``max_instances``: what capacity admits, and no more than serve the whole demand alone.
+    """
+
+    workload: NDArray[np.int32]
+    region: NDArray[np.int32]
+    template: NDArray[np.int32]
+    counts: NDArray[np.int16]
+    price_usd_per_h: NDArray[np.float64]
+    rate_req_per_s: NDArray[np.float64]
+    share: NDArray[np.float64]
+    max_instances: NDArray[np.int64]
+    running: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.workload)
+
+    def select(self, rows: NDArray[np.intp]) -> Columns:
+        """The columns at ``rows``, in that order."""
+        return Columns(*(getattr(self, name)[rows] for name in self.__slots__))
+
+
+def planned_req_per_s(candidates: WorkloadCandidates) -> NDArray[np.float64]:
+    """Planned request rate of one instance of each template: headroom x throughput / tokens per request."""
+    tok_per_s = candidates.throughput_mtok_per_s.astype(np.float64) / 1000.0
+    return candidates.headroom * tok_per_s / candidates.tokens_per_request
+
+
+def instance_price(counts: NDArray[np.int16], price_usd_per_h: NDArray[np.float64]) -> NDArray[np.float64]:
+    """USD per hour of one instance of each template at a region's node prices; NaN where a needed node is not sold."""
+    sold = ~np.isnan(price_usd_per_h)
+    total = counts.astype(np.float64) @ np.where(sold, price_usd_per_h, 0.0)
+    total[(counts[:, ~sold] > 0).any(axis=1)] = np.nan
+    return total
+
+
+def undominated(
+    counts: NDArray[np.int16], rate: NDArray[np.float64], limit: int = _DOMINANCE_LIMIT
+) -> NDArray[np.bool_]:
+    """Mask of templates that no other one matches with as few nodes of every configuration and as high a rate.
+
+    Of exact twins the first is kept. More than ``limit`` templates are returned unexamined.
+    """
+    n = len(rate)
+    keep = np.ones(n, dtype=np.bool_)
+    if n > limit:
+        return keep
+    index = np.arange(n)
+    for start in range(0, n, _CHUNK):
+        rows = slice(start, min(start + _CHUNK, n))
+        no_more = np.ones((rows.stop - rows.start, n), dtype=np.bool_)
+        no_less = np.ones_like(no_more)
+        for k in range(counts.shape[1]):
+            mine = counts[rows, k, None]
+            no_more &= counts[None, :, k] <= mine
+            no_less &= counts[None, :, k] >= mine
+        faster = rate[None, :] >= rate[rows, None]
+        twin = no_more & no_less & (rate[None, :] == rate[rows, None])
+        beaten = no_more & faster & ~(twin & (index[None, :] >= index[rows, None]))
+        keep[rows] = ~beaten.any(axis=1)
+    return keep
+
+
+def make_columns(problem: AllocationProblem, *, prune: bool = True) -> Columns:
+    """The columns worth having. Models with no demand get none, so that an optimum releases what runs for them.
+
+    ``prune=False`` keeps dominated ones (for tests).
+    """
+    demand_of = {workload_id: demand for demand in problem.demands for workload_id in demand.workload_ids}
+    parts: list[Columns] = []
+    for w in sorted(range(len(problem.candidates)), key=lambda i: problem.candidates[i].workload_id):
+        candidates = problem.candidates[w]
+        demand = demand_of.get(candidates.workload_id)
+        if demand is None or demand.planned_req_per_s <= 0:
+            continue
+        parts.extend(_workload_columns(problem, w, candidates, demand, prune=prune))
+    if not parts:
+        return _no_columns(len(problem.node_configs))
+    columns = Columns(*(np.concatenate([getattr(part, name) for part in parts]) for name in Columns.__slots__))
+    return columns.select(_servable(problem, columns))
+
+
+def _servable(problem: AllocationProblem, columns: Columns) -> NDArray[np.intp]:
+    """Rows in regions where every phase of the model has a column: elsewhere an instance would serve nobody."""
+    present = set(zip(columns.workload.tolist(), columns.region.tolist(), strict=True))
+    ids = {candidates.workload_id: w for w, candidates in enumerate(problem.candidates)}
+    siblings = {
+        ids[w]: [ids[other] for other in demand.workload_ids] for demand in problem.demands for w in demand.workload_ids
+    }
+    whole = {(w, r) for w, r in present if all((other, r) in present for other in siblings[w])}
+    pairs = zip(columns.workload.tolist(), columns.region.tolist(), strict=True)
+    return np.flatnonzero(np.fromiter((pair in whole for pair in pairs), dtype=np.bool_, count=len(columns)))
+
+
+def _workload_columns(
+    problem: AllocationProblem, w: int, candidates: WorkloadCandidates, demand: ModelDemand, *, prune: bool
+) -> list[Columns]:
+    order = np.argsort(np.array(candidates.template_ids, dtype=object), kind="stable").astype(np.intp)
+    rate = planned_req_per_s(candidates)
+    order = order[candidates.throughput_mtok_per_s[order] > 0]
+    share = np.minimum(rate[order] / demand.planned_req_per_s, 1.0)
+    counts = candidates.counts[order]
+    keep = undominated(counts, share) if prune else np.ones(len(order), dtype=np.bool_)
+    row_of = {candidates.template_ids[i]: position for position, i in enumerate(order)}
+    parts = []
+    for region in sorted(demand.regions):
+        r = problem.regions.index(region)
+        running = np.zeros(len(order), dtype=np.int64)
+        for (running_region, template_id), count in problem.running.items():
+            if running_region == region and template_id in row_of:
+                running[row_of[template_id]] = count
+        price = instance_price(counts, problem.price_usd_per_h[r])
+        fits = _most_instances(counts, problem.capacity_nodes[r])
+        rows = np.flatnonzero((keep | (running > 0)) & ~np.isnan(price) & (fits > 0))
+        enough = np.ceil((1.0 - RATE_TOLERANCE) / share[rows]).astype(np.int64)
+        parts.append(
+            Columns(
+                workload=np.full(len(rows), w, dtype=np.int32),
+                region=np.full(len(rows), r, dtype=np.int32),
+                template=order[rows].astype(np.int32),
+                counts=counts[rows],
+                price_usd_per_h=price[rows],
+                rate_req_per_s=rate[order][rows],
+                share=share[rows],
+                max_instances=np.minimum(fits[rows], np.maximum(enough, 1)),
+                running=running[rows],
+            )
+        )
+    return parts
+
+
+def _most_instances(counts: NDArray[np.int16], capacity: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many instances of each template fit alone into a region."""
+    most = np.full(len(counts), np.iinfo(np.int64).max, dtype=np.int64)
+    for k in range(counts.shape[1]):
+        used = counts[:, k] > 0
+        most[used] = np.minimum(most[used], capacity[k] // counts[used, k])
+    return most
+
+
+def _no_columns(n_configs: int) -> Columns:
+    empty_int, empty_float = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float64)
+    counts = np.zeros((0, n_configs), dtype=np.int16)
+    long = np.zeros(0, dtype=np.int64)
+    return Columns(empty_int, empty_int, empty_int, counts, empty_float, empty_float, empty_float, long, long)

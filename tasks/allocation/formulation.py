@@ -1,0 +1,210 @@
+"""The paper's online ILP as a PuLP problem, in three readings: least cost, most common service, least shortage."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+import numpy as np
+import pulp
+
+from tasks.allocation.columns import RATE_TOLERANCE, Columns
+from tasks.allocation.types import AllocationProblem, ModelDemand
+
+
+class Goal(StrEnum):
+    """What is minimised: rent and start-up charge, minus the common share served, or the weighted share missing."""
+
+    COST = "cost"
+    THETA = "theta"
+    SHORTAGE = "shortage"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a COST solve must reach. All demand and all regions, unless a shortage was established first.
+
+    ``share``: of every demand (uniform). ``shortage``: cap on the weighted missing share (priority), None = none may
+    miss. ``missing_regions``: how many of the wanted regions may be missing in all (uniform).
+    """
+
+    share: float = 1.0
+    shortage: float | None = None
+    missing_regions: int = 0
+
+
+@dataclass(slots=True)
+class Formulation:
+    """A PuLP problem and the variables to read it by. ``instances[i]`` is that of column i."""
+
+    problem: pulp.LpProblem
+    instances: list[pulp.LpVariable]
+    missing_regions: list[pulp.LpVariable]
+
+
+def active_demands(problem: AllocationProblem) -> list[ModelDemand]:
+    """The models that want anything, by name."""
+    return sorted((d for d in problem.demands if d.planned_req_per_s > 0), key=lambda d: d.model)
+
+
+def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: Target | None = None) -> Formulation:
+    """Build the ILP of the paper's section on online allocation, with co-location, minimum regions and budget.
+
+    Notation
+        sets        r regions, c node configurations, m models, w workloads (phases) of m, i columns: a template of a
+                    workload in a region; R_m the regions m may use
+        constants   U_ic nodes, p_i USD/h, a_i share of m's demand one instance serves (headroom x rate / demand, at
+                    most 1), A_rc capacity, n'_i running, K start-up hours charged, k_m least regions, B budget,
+                    v_m weight
+        variables   n_i instances, whole, 0..most that fit; I_i >= 0 start-up charge (running columns only);
+                    q_mr in [0, 1] share of m served from r; b_mr m has an instance of each phase in r (binary);
+                    d_m regions missing of k_m (whole, 0 unless in shortage); theta in [0, 1] common share;
+                    s_m in [0, 1] share of m missing
+        objective   cost      min  sum_i p_i n_i + I_i, where I_i = K p_i n_i for columns that do not run
+                    theta     min  -theta + sum_m d_m           (a missing region outweighs any share)
+                    shortage  min  sum_m v_m (s_m + d_m / k_m)  (a missing region counts as that share missing)
+        constraints capacity   sum_i in r U_ic n_i <= A_rc
+                    phase      sum_i in w,r a_i n_i >= q_mr     for every phase w of m: prefill and decode together
+                    demand     sum_r q_mr >= share | theta | 1 - s_m
+                    start-up   I_i >= (n_i - n'_i) K p_i        removing is free
+                    regions    sum_r b_mr + d_m >= k_m,  sum_i in w,r n_i >= b_mr
+                    budget     sum_i p_i n_i <= B               rent only
+
+    Rows are scaled to shares of demand, so coefficients stay within a few orders of magnitude.
+    """
+    target = target or Target()
+    model = pulp.LpProblem("allocation", pulp.LpMinimize)
+    n = [pulp.LpVariable(f"n{i}", 0, int(most), cat=pulp.LpInteger) for i, most in enumerate(columns.max_instances)]
+    cost_terms = _start_up(model, problem, columns, n)
+    _capacity(model, problem, columns, n)
+    if problem.budget_usd_per_h is not None:
+        rent = [(n[i], float(p)) for i, p in enumerate(columns.price_usd_per_h)]
+        scale = max(1.0, problem.budget_usd_per_h)
+        model += (
+            pulp.LpAffineExpression([(v, p / scale) for v, p in rent]) <= problem.budget_usd_per_h / scale,
+            "budget",
+        )
+    theta = pulp.LpVariable("theta", 0, 1) if goal is Goal.THETA else None
+    may_miss = goal is Goal.SHORTAGE or target.shortage is not None
+    soft_regions = goal is not Goal.COST or target.shortage is not None or target.missing_regions > 0
+    shortage_terms: list[tuple[pulp.LpVariable, float]] = []
+    missing: list[tuple[pulp.LpVariable, ModelDemand]] = []
+    by_service: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for i, key in enumerate(zip(columns.workload.tolist(), columns.region.tolist(), strict=True)):
+        by_service[key].append(i)
+    for m, demand in enumerate(active_demands(problem)):
+        shares = _co_location(model, problem, columns, n, m, demand, by_service)
+        left = pulp.LpAffineExpression([(q, 1.0) for q in shares])
+        if theta is not None:
+            model += left - theta >= 0, f"demand{m}"
+        elif may_miss:
+            short = pulp.LpVariable(f"s{m}", 0, 1)
+            shortage_terms.append((short, demand.weight))
+            model += left + short >= 1, f"demand{m}"
+        else:
+            model += left >= target.share, f"demand{m}"
+        if demand.min_regions > 1:
+            slack = _min_regions(model, problem, n, m, demand, by_service, soft=soft_regions)
+            if slack is not None:
+                missing.append((slack, demand))
+                shortage_terms.append((slack, demand.weight / demand.min_regions))
+    if goal is Goal.THETA:
+        model.setObjective(pulp.LpAffineExpression([(theta, -1.0), *((d, 1.0) for d, _ in missing)]))
+    elif goal is Goal.SHORTAGE:
+        model.setObjective(pulp.LpAffineExpression(shortage_terms))
+    else:
+        model.setObjective(pulp.LpAffineExpression(cost_terms))
+        if target.shortage is not None:
+            model += pulp.LpAffineExpression(shortage_terms) <= target.shortage, "shortage"
+        elif missing:
+            model += pulp.lpSum(d for d, _ in missing) <= target.missing_regions, "missing_regions"
+    return Formulation(model, n, [d for d, _ in missing])
+
+
+def _start_up(
+    model: pulp.LpProblem, problem: AllocationProblem, columns: Columns, n: list[pulp.LpVariable]
+) -> list[tuple[pulp.LpVariable, float]]:
+    """Cost terms of all columns; adds the charge rows I_i >= (n_i - n'_i) K p_i of those that run."""
+    K = problem.init_share
+    terms: list[tuple[pulp.LpVariable, float]] = []
+    for i, (price, running) in enumerate(zip(columns.price_usd_per_h.tolist(), columns.running.tolist(), strict=True)):
+        if K == 0 or running == 0:
+            terms.append((n[i], price * (1 + K)))
+            continue
+        charge = pulp.LpVariable(f"I{i}", 0)
+        terms += [(n[i], price), (charge, price * K)]
+        model += charge - n[i] >= -running, f"start{i}"
+    return terms
+
+
+def _capacity(model: pulp.LpProblem, problem: AllocationProblem, columns: Columns, n: list[pulp.LpVariable]) -> None:
+    for r in range(len(problem.regions)):
+        here = np.flatnonzero(columns.region == r)
+        for k in range(len(problem.node_configs)):
+            using = here[columns.counts[here, k] > 0]
+            if len(using):
+                used = pulp.LpAffineExpression([(n[i], int(columns.counts[i, k])) for i in using])
+                model += used <= int(problem.capacity_nodes[r, k]), f"capacity_{r}_{k}"
+
+
+def _co_location(
+    model: pulp.LpProblem,
+    problem: AllocationProblem,
+    columns: Columns,
+    n: list[pulp.LpVariable],
+    m: int,
+    demand: ModelDemand,
+    by_service: dict[tuple[int, int], list[int]],
+) -> list[pulp.LpVariable]:
+    """The shares q_mr of a model, each held down by every phase of the model in that region."""
+    workloads = _workload_rows(problem, demand)
+    shares = []
+    for region in sorted(demand.regions):
+        r = problem.regions.index(region)
+        if not all(by_service.get((w, r)) for w in workloads):
+            continue
+        q = pulp.LpVariable(f"q{m}_{r}", 0, 1)
+        shares.append(q)
+        for w in workloads:
+            supply = pulp.LpAffineExpression([(n[i], float(columns.share[i])) for i in by_service[w, r]])
+            model += supply - q >= 0, f"phase_{m}_{r}_{w}"
+    return shares
+
+
+def _min_regions(
+    model: pulp.LpProblem,
+    problem: AllocationProblem,
+    n: list[pulp.LpVariable],
+    m: int,
+    demand: ModelDemand,
+    by_service: dict[tuple[int, int], list[int]],
+    *,
+    soft: bool,
+) -> pulp.LpVariable | None:
+    """Rows that count regions holding an instance of every phase; returns the slack d_m where it may be missed."""
+    workloads = _workload_rows(problem, demand)
+    present = []
+    for region in sorted(demand.regions):
+        r = problem.regions.index(region)
+        if not all(by_service.get((w, r)) for w in workloads):
+            continue
+        b = pulp.LpVariable(f"b{m}_{r}", 0, 1, cat=pulp.LpInteger)
+        present.append(b)
+        for w in workloads:
+            model += pulp.lpSum(n[i] for i in by_service[w, r]) - b >= 0, f"present_{m}_{r}_{w}"
+    slack = pulp.LpVariable(f"d{m}", 0, demand.min_regions, cat=pulp.LpInteger) if soft else None
+    total = pulp.LpAffineExpression([(b, 1) for b in present])
+    model += (total + slack if slack is not None else total) >= demand.min_regions, f"regions{m}"
+    return slack
+
+
+def _workload_rows(problem: AllocationProblem, demand: ModelDemand) -> list[int]:
+    ids = [candidates.workload_id for candidates in problem.candidates]
+    return [ids.index(workload_id) for workload_id in demand.workload_ids]
+
+
+def loosened(target: Target) -> Target:
+    """``target`` less the tolerance of float sums, so that the answer that established it meets it."""
+    shortage = None if target.shortage is None else target.shortage + RATE_TOLERANCE
+    return replace(target, share=target.share * (1 - RATE_TOLERANCE), shortage=shortage)

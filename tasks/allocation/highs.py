@@ -1,0 +1,182 @@
+"""One way to run HiGHS on a PuLP problem, and the only reading of its outcome.
+
+PuLP's own status says "Optimal" after a time limit, so it is never looked at: the outcome comes from HiGHS' model
+status through an explicit table, the bound from ``mip_dual_bound``, and an answer counts only once its integers are
+whole and every row holds with them rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import highspy
+import numpy as np
+import pulp
+from numpy.typing import NDArray
+
+from tasks.allocation.types import SolveLimits
+
+_FEASIBILITY_TOLERANCE = 1e-9
+# An integer further than this from whole, or a row further off than this once all are rounded, is no answer.
+INTEGRALITY_TOLERANCE = 1e-5
+ROW_TOLERANCE = 1e-7
+
+
+class MipStatus(StrEnum):
+    """What a run of the solver established. ``LIMIT``: stopped early, perhaps with a feasible answer."""
+
+    OPTIMAL = "optimal"
+    LIMIT = "limit"
+    INFEASIBLE = "infeasible"
+    ERROR = "error"
+
+
+_S = highspy.HighsModelStatus
+# Every HiGHS status by name. Our objectives are bounded below, so "unbounded or infeasible" can only be infeasible.
+MODEL_STATUS: dict[highspy.HighsModelStatus, MipStatus] = {
+    _S.kOptimal: MipStatus.OPTIMAL,
+    _S.kObjectiveBound: MipStatus.LIMIT,
+    _S.kObjectiveTarget: MipStatus.LIMIT,
+    _S.kTimeLimit: MipStatus.LIMIT,
+    _S.kIterationLimit: MipStatus.LIMIT,
+    _S.kSolutionLimit: MipStatus.LIMIT,
+    _S.kInterrupt: MipStatus.LIMIT,
+    _S.kInfeasible: MipStatus.INFEASIBLE,
+    _S.kUnboundedOrInfeasible: MipStatus.INFEASIBLE,
+    _S.kNotset: MipStatus.ERROR,
+    _S.kLoadError: MipStatus.ERROR,
+    _S.kModelError: MipStatus.ERROR,
+    _S.kPresolveError: MipStatus.ERROR,
+    _S.kSolveError: MipStatus.ERROR,
+    _S.kPostsolveError: MipStatus.ERROR,
+    _S.kModelEmpty: MipStatus.ERROR,
+    _S.kUnbounded: MipStatus.ERROR,
+    _S.kUnknown: MipStatus.ERROR,
+    _S.kMemoryLimit: MipStatus.ERROR,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MipOutcome:
+    """Outcome of one run. ``values`` (by variable name, integers already whole) is None without a verified answer;
+    ``objective`` is then infinite. ``bound`` is a valid lower bound, -inf if none. ``reduced_costs`` are an LP's."""
+
+    status: MipStatus
+    values: dict[str, float] | None
+    objective: float
+    bound: float
+    note: str = ""
+    reduced_costs: dict[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RawRun:
+    """What HiGHS reports, before anything of it is believed."""
+
+    status: highspy.HighsModelStatus
+    has_solution: bool
+    objective: float
+    dual_bound: float
+    column_values: NDArray[np.float64]
+    column_duals: NDArray[np.float64]
+
+
+def run_highs(
+    problem: pulp.LpProblem, limits: SolveLimits, *, relax: bool, time_s: float, start: dict[str, float] | None = None
+) -> RawRun:
+    """Hand ``problem`` to HiGHS (``relax``: as an LP; ``start``: a feasible answer to begin with) and read what it says."""
+    solver = pulp.HiGHS(
+        msg=False,
+        mip=not relax,
+        gapRel=limits.gap,
+        threads=limits.threads,
+        timeLimit=max(time_s, 0.1),
+        random_seed=limits.seed,
+        primal_feasibility_tolerance=_FEASIBILITY_TOLERANCE,
+        mip_feasibility_tolerance=_FEASIBILITY_TOLERANCE,
+    )
+    solver.createAndConfigureSolver(problem)
+    solver.buildSolverModel(problem)
+    model = problem.solverModel
+    if start and not relax:
+        given = [(variable.index, start[variable.name]) for variable in problem.variables() if variable.name in start]
+        model.setSolution(len(given), np.array([i for i, _ in given], np.int32), np.array([x for _, x in given]))
+    solver.callSolver(problem)
+    info, solution = model.getInfo(), model.getSolution()
+    return RawRun(
+        status=model.getModelStatus(),
+        has_solution=info.primal_solution_status == int(highspy.SolutionStatus.kSolutionStatusFeasible),
+        objective=float(info.objective_function_value),
+        dual_bound=float(info.objective_function_value if relax else info.mip_dual_bound),
+        column_values=np.asarray(solution.col_value, dtype=np.float64),
+        column_duals=np.asarray(solution.col_dual, dtype=np.float64),
+    )
+
+
+def solve_mip(
+    problem: pulp.LpProblem,
+    limits: SolveLimits,
+    *,
+    relax: bool = False,
+    time_s: float | None = None,
+    start: dict[str, float] | None = None,
+) -> MipOutcome:
+    """Minimise ``problem`` and return only what could be verified.
+
+    Returns status OPTIMAL (within ``limits.gap``), LIMIT, INFEASIBLE or ERROR. An answer that is not whole, or breaks a
+    row after rounding, turns the outcome into ERROR whatever the solver called it.
+    """
+    raw = run_highs(problem, limits, relax=relax, time_s=limits.time_s if time_s is None else time_s, start=start)
+    status = MODEL_STATUS.get(raw.status, MipStatus.ERROR)
+    if status is MipStatus.INFEASIBLE:
+        return MipOutcome(status, None, math.inf, math.inf)
+    if status is MipStatus.ERROR:
+        return MipOutcome(status, None, math.inf, -math.inf, note=f"HiGHS ended with {raw.status.name}")
+    variables = problem.variables()
+    bound = raw.dual_bound if math.isfinite(raw.dual_bound) else -math.inf
+    if relax:
+        if status is MipStatus.LIMIT:
+            return MipOutcome(status, None, math.inf, -math.inf, note="the relaxation hit the time limit")
+        names = [variable.name for variable in variables]
+        values = dict(zip(names, raw.column_values.tolist(), strict=True))
+        duals = dict(zip(names, raw.column_duals.tolist(), strict=True))
+        return MipOutcome(status, values, raw.objective, bound, reduced_costs=duals)
+    if not raw.has_solution:
+        if status is MipStatus.OPTIMAL:
+            return MipOutcome(MipStatus.ERROR, None, math.inf, -math.inf, note="HiGHS says optimal without an answer")
+        return MipOutcome(status, None, math.inf, bound, note="stopped before an answer was found")
+    fault = _round_and_check(problem, variables, raw.column_values)
+    if fault:
+        return MipOutcome(MipStatus.ERROR, None, math.inf, bound, note=fault)
+    values = {variable.name: float(variable.varValue) for variable in variables}
+    return MipOutcome(status, values, float(pulp.value(problem.objective)), bound)
+
+
+def _round_and_check(problem: pulp.LpProblem, variables: list[pulp.LpVariable], values: NDArray[np.float64]) -> str:
+    """Round integers in place; return the first fault of the answer, or an empty string."""
+    if len(values) != len(variables):
+        return f"HiGHS returned {len(values)} values for {len(variables)} variables"
+    for variable, value in zip(variables, values.tolist(), strict=True):
+        if not math.isfinite(value):
+            return f"{variable.name} = {value} is no number"
+        if variable.cat == pulp.LpInteger:
+            whole = round(value)
+            if abs(value - whole) > INTEGRALITY_TOLERANCE:
+                return f"{variable.name} = {value} is not whole"
+            value = float(whole)
+        if variable.lowBound is not None and value < variable.lowBound - ROW_TOLERANCE:
+            return f"{variable.name} = {value} is below {variable.lowBound}"
+        if variable.upBound is not None and value > variable.upBound + ROW_TOLERANCE:
+            return f"{variable.name} = {value} is above {variable.upBound}"
+        variable.varValue = value
+    for name, row in problem.constraints.items():
+        # PuLP keeps a row as `terms + constant <sense> 0`.
+        left = sum(c * v.varValue for v, c in row.items()) + row.constant
+        scale = max(1.0, abs(row.constant))
+        if row.sense <= 0 and left > ROW_TOLERANCE * scale:
+            return f"row {name} is exceeded by {left:g}"
+        if row.sense >= 0 and left < -ROW_TOLERANCE * scale:
+            return f"row {name} is missed by {-left:g}"
+    return ""

@@ -1,0 +1,255 @@
+"""The reference solver: the paper's online ILP in PuLP and HiGHS, over all models and regions at once.
+
+Large problems are first narrowed exactly: the relaxation gives a bound LB and reduced costs, a small ILP over the best
+columns gives an answer UB, and a column whose reduced cost exceeds UB - LB is in no better answer.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.allocation.columns import Columns, make_columns
+from tasks.allocation.formulation import Goal, Target, active_demands, formulate, loosened
+from tasks.allocation.highs import MipStatus, solve_mip
+from tasks.allocation.outcome import (
+    OPTIMAL_GAP,
+    make_result,
+    no_plan,
+    objective_usd,
+    relative_gap,
+    served_shares,
+    trim,
+)
+from tasks.allocation.types import AllocationProblem, AllocationResult, Shortage, SolveLimits, SolveStatus
+
+_DIRECT_COLUMNS = 400  # at most so many columns go to the ILP as they are
+_FIRST_COLUMNS = 300  # so many of least reduced cost make the first answer
+_NO_SHARE = 1e-9  # a common share below this is none
+
+
+@dataclass(frozen=True, slots=True)
+class GoalOutcome:
+    """Answer for one goal: ``counts`` per column (None: none found), a valid lower ``bound`` on the goal."""
+
+    status: MipStatus
+    counts: NDArray[np.int64] | None
+    objective: float
+    bound: float
+    note: str = ""
+    missing_regions: int = 0
+
+
+def solve_ilp(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage: bool = True) -> AllocationResult:
+    """Least-cost instances that meet every demand; where supply cannot, the best under the problem's shortage rule.
+
+    The ILP is that of :func:`tasks.allocation.formulation.formulate`. The bound holds within the problem's candidates.
+    ``allow_shortage=False`` answers INFEASIBLE instead of sharing out the shortage. Status: OPTIMAL (gap <= 1e-6), GAP
+    (within ``limits.gap``), TIME_LIMIT, SHORTFALL, ERROR (the solver failed or its answer did not hold; no plan).
+    """
+    clock = _Clock(limits)
+    columns = make_columns(problem)
+    note = _released_note(problem)
+    if not active_demands(problem):
+        nothing = np.zeros(len(columns), dtype=np.int64)
+        return make_result(
+            problem, columns, nothing, status=SolveStatus.OPTIMAL, lower_bound_usd=0.0, solve_s=clock.spent(), note=note
+        )
+    if len(columns):
+        found = solve_goal(problem, columns, Goal.COST, Target(), limits, clock)
+    else:
+        found = GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf)
+    if found.status is MipStatus.ERROR:
+        return no_plan(SolveStatus.ERROR, clock.spent(), found.note)
+    if found.counts is None and not allow_shortage:
+        proven = found.status is MipStatus.INFEASIBLE
+        reason = "supply cannot meet the demand" if proven else "no plan that meets the demand was found in time"
+        return no_plan(SolveStatus.INFEASIBLE if proven else SolveStatus.TIME_LIMIT, clock.spent(), reason)
+    if found.counts is None:
+        return _solve_shortage(problem, columns, limits, clock, note)
+    needed = {demand.model: 1.0 for demand in active_demands(problem)}
+    counts = trim(problem, columns, found.counts, needed)
+    gap = relative_gap(objective_usd(problem, columns, counts), found.bound)
+    return make_result(
+        problem,
+        columns,
+        counts,
+        status=_status_of(gap, limits),
+        lower_bound_usd=found.bound,
+        solve_s=clock.spent(),
+        note=note,
+    )
+
+
+def solve_goal(
+    problem: AllocationProblem,
+    columns: Columns,
+    goal: Goal,
+    target: Target,
+    limits: SolveLimits,
+    clock: _Clock,
+    start: NDArray[np.int64] | None = None,
+) -> GoalOutcome:
+    """Minimise ``goal`` over ``columns``; narrowed by reduced costs where there are many. ``start``: a known answer."""
+    everything = np.arange(len(columns))
+    if len(columns) <= _DIRECT_COLUMNS:
+        return _solve_over(problem, columns, everything, goal, target, limits, clock.left())
+    relaxed_form = formulate(problem, columns, goal, target)
+    relaxed = solve_mip(relaxed_form.problem, limits, relax=True, time_s=clock.left())
+    if relaxed.status in (MipStatus.INFEASIBLE, MipStatus.ERROR):
+        return GoalOutcome(relaxed.status, None, math.inf, relaxed.bound, relaxed.note)
+    if relaxed.reduced_costs is None:
+        return _solve_over(problem, columns, everything, goal, target, limits, clock.left())
+    reduced = np.array([relaxed.reduced_costs[v.name] for v in relaxed_form.instances])
+    kept = columns.running > 0 if start is None else (columns.running > 0) | (start > 0)
+    ranked = np.argsort(np.where(kept, -np.inf, reduced), kind="stable")
+    first = np.sort(ranked[: max(_FIRST_COLUMNS, int(kept.sum()))])
+    best = _solve_over(problem, columns, first, goal, target, limits, clock.left() / 2)
+    if best.status is MipStatus.ERROR:
+        return best
+    room = best.objective - relaxed.bound
+    margin = 1e-9 * max(1.0, abs(best.objective)) if math.isfinite(room) else 0.0
+    survivors = np.flatnonzero(reduced <= room + margin)
+    if best.counts is not None and np.isin(survivors, first).all():
+        return replace(best, bound=max(relaxed.bound, min(best.bound, best.objective)))
+    full = _solve_over(problem, columns, survivors, goal, target, limits, clock.left(), best.counts)
+    if full.status is MipStatus.ERROR or best.counts is None:
+        return full
+    answer = best if full.counts is None or full.objective > best.objective else full
+    bound = max(relaxed.bound, min(full.bound, best.objective))
+    return replace(answer, status=full.status, bound=bound, note=full.note)
+
+
+def _solve_over(
+    problem: AllocationProblem,
+    columns: Columns,
+    rows: NDArray[np.intp],
+    goal: Goal,
+    target: Target,
+    limits: SolveLimits,
+    time_s: float,
+    start: NDArray[np.int64] | None = None,
+) -> GoalOutcome:
+    part = columns.select(rows)
+    form = formulate(problem, part, goal, target)
+    begin = None if start is None else {v.name: float(start[i]) for v, i in zip(form.instances, rows, strict=True)}
+    outcome = solve_mip(form.problem, limits, time_s=time_s, start=begin)
+    if outcome.values is None:
+        return GoalOutcome(outcome.status, None, math.inf, outcome.bound, outcome.note)
+    counts = np.zeros(len(columns), dtype=np.int64)
+    counts[rows] = [int(outcome.values[v.name]) for v in form.instances]
+    missing = sum(int(outcome.values[v.name]) for v in form.missing_regions)
+    return GoalOutcome(outcome.status, counts, outcome.objective, outcome.bound, outcome.note, missing)
+
+
+def _solve_shortage(
+    problem: AllocationProblem, columns: Columns, limits: SolveLimits, clock: _Clock, note: str
+) -> AllocationResult:
+    """Share out what there is, then do so at least cost.
+
+    Uniform: the largest common share theta, with the solver's bound on it; where there is none above 0, by weights.
+    Priority: the least weighted missing share. Each is then fixed and cost minimised.
+    """
+    if len(columns) == 0:
+        counts = np.zeros(0, dtype=np.int64)
+        why = "no template fits into the capacity of any region"
+        return make_result(
+            problem,
+            columns,
+            counts,
+            status=SolveStatus.SHORTFALL,
+            lower_bound_usd=0.0,
+            theta=0.0,
+            theta_upper=0.0,
+            solve_s=clock.spent(),
+            note=_join(note, why),
+        )
+    theta_upper = 1.0
+    if problem.shortage is Shortage.UNIFORM:
+        first = solve_goal(problem, columns, Goal.THETA, Target(), limits, clock)
+        if first.counts is None:
+            return no_plan(
+                SolveStatus.ERROR, clock.spent(), first.note or "no answer to the shortage was found in time"
+            )
+        shares = served_shares(problem, columns, first.counts)
+        theta = min(shares.values())
+        missing = first.missing_regions
+        theta_upper = min(1.0, max(theta, missing - first.bound))
+        if theta > _NO_SHARE:
+            target = Target(share=theta, missing_regions=missing)
+            needed = dict.fromkeys(shares, theta)
+            return _cheapest(problem, columns, target, needed, first.counts, theta_upper, limits, clock, note)
+        note = _join(note, "no common share above 0 can be served to every model; what there is goes by weight")
+    second = solve_goal(problem, columns, Goal.SHORTAGE, Target(), limits, clock)
+    if second.counts is None:
+        return no_plan(SolveStatus.ERROR, clock.spent(), second.note or "no answer to the shortage was found in time")
+    note = _join(note, f"weighted missing share {second.objective:.6g}, at least {max(second.bound, 0.0):.6g}")
+    target = Target(shortage=second.objective)
+    return _cheapest(problem, columns, target, None, second.counts, theta_upper, limits, clock, note)
+
+
+def _cheapest(
+    problem: AllocationProblem,
+    columns: Columns,
+    target: Target,
+    needed: dict[str, float] | None,
+    start: NDArray[np.int64],
+    theta_upper: float,
+    limits: SolveLimits,
+    clock: _Clock,
+    note: str,
+) -> AllocationResult:
+    """Least cost at an established shortage; ``start`` is what established it and the answer if time runs out."""
+    found = solve_goal(problem, columns, Goal.COST, loosened(target), limits, clock, start)
+    counts = start if found.counts is None else found.counts
+    shares = needed if needed is not None else served_shares(problem, columns, counts)
+    counts = trim(problem, columns, counts, shares)
+    bound = found.bound if math.isfinite(found.bound) else 0.0
+    theta = min(served_shares(problem, columns, counts).values())
+    status = SolveStatus.SHORTFALL
+    if theta >= 1.0 - 1e-9:
+        status = _status_of(relative_gap(objective_usd(problem, columns, counts), bound), limits)
+    return make_result(
+        problem,
+        columns,
+        counts,
+        status=status,
+        lower_bound_usd=bound,
+        theta=theta,
+        theta_upper=max(theta, theta_upper),
+        solve_s=clock.spent(),
+        note=note,
+    )
+
+
+class _Clock:
+    """What is left of the wall-clock safety limit."""
+
+    def __init__(self, limits: SolveLimits) -> None:
+        self._start, self._limit = time.perf_counter(), limits.time_s
+
+    def spent(self) -> float:
+        return time.perf_counter() - self._start
+
+    def left(self) -> float:
+        return max(self._limit - self.spent(), 0.5)
+
+
+def _status_of(gap: float, limits: SolveLimits) -> SolveStatus:
+    if gap <= OPTIMAL_GAP:
+        return SolveStatus.OPTIMAL
+    return SolveStatus.GAP if gap <= limits.gap * (1 + 1e-6) else SolveStatus.TIME_LIMIT
+
+
+def _released_note(problem: AllocationProblem) -> str:
+    known = {template_id for candidates in problem.candidates for template_id in candidates.template_ids}
+    gone = sum(count for (_, template_id), count in problem.running.items() if template_id not in known)
+    return f"{gone} running instances of templates that are no candidates any more are released" if gone else ""
+
+
+def _join(*notes: str) -> str:
+    return "; ".join(note for note in notes if note)

@@ -1,0 +1,129 @@
+"""From whole instance counts to the answer that is handed out: trimming, served shares, costs, gap."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.allocation.columns import RATE_TOLERANCE, Columns
+from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, ModelDemand, SolveStatus
+
+# Below this relative gap an answer is called optimal: what is left is the arithmetic of floats.
+OPTIMAL_GAP = 1e-6
+
+
+def _rates(
+    problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64], demand: ModelDemand
+) -> NDArray[np.float64]:
+    """Planned req/s per phase and region, [phases, regions]."""
+    ids = [candidates.workload_id for candidates in problem.candidates]
+    rates = np.zeros((len(demand.workload_ids), len(problem.regions)))
+    for row, workload_id in enumerate(demand.workload_ids):
+        mine = columns.workload == ids.index(workload_id)
+        np.add.at(rates[row], columns.region[mine], columns.rate_req_per_s[mine] * counts[mine])
+    return rates
+
+
+def served_shares(problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64]) -> dict[str, float]:
+    """Share of its demand each active model is served, its phases together per region; at most 1."""
+    return {
+        demand.model: min(
+            1.0, float(_rates(problem, columns, counts, demand).min(axis=0).sum()) / demand.planned_req_per_s
+        )
+        for demand in problem.demands
+        if demand.planned_req_per_s > 0
+    }
+
+
+def trim(
+    problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64], needed: dict[str, float]
+) -> NDArray[np.int64]:
+    """``counts`` without instances that nothing needs, dearest first (later column first among equals).
+
+    ``needed`` is the share of its demand each model must keep. An optimum has none to spare unless nodes are free; an
+    answer within the gap may. The number of regions a model is whole in is kept up to its ``min_regions``.
+    """
+    counts = counts.copy()
+    for demand in problem.demands:
+        ids = {w for w, c in enumerate(problem.candidates) if c.workload_id in demand.workload_ids}
+        mine = [i for i in np.flatnonzero(counts > 0) if int(columns.workload[i]) in ids]
+        goal = needed.get(demand.model, 0.0) * demand.planned_req_per_s * (1 - RATE_TOLERANCE)
+        before = int((_rates(problem, columns, counts, demand).min(axis=0) > 0).sum())
+        regions = min(before, demand.min_regions) if goal > 0 else 0
+        for i in sorted(mine, key=lambda i: (-columns.price_usd_per_h[i], -i)):
+            while counts[i] > 0:
+                counts[i] -= 1
+                per_region = _rates(problem, columns, counts, demand).min(axis=0)
+                if per_region.sum() < goal or int((per_region > 0).sum()) < regions:
+                    counts[i] += 1
+                    break
+    return counts
+
+
+def start_up_usd(problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64]) -> float:
+    """Start-up charge of the instances beyond those that run."""
+    new = np.maximum(counts - columns.running, 0)
+    return float(problem.init_share * (new * columns.price_usd_per_h).sum())
+
+
+def objective_usd(problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64]) -> float:
+    """Rent plus start-up charge."""
+    return float((counts * columns.price_usd_per_h).sum()) + start_up_usd(problem, columns, counts)
+
+
+def make_result(
+    problem: AllocationProblem,
+    columns: Columns,
+    counts: NDArray[np.int64],
+    *,
+    status: SolveStatus,
+    lower_bound_usd: float,
+    theta: float = 1.0,
+    theta_upper: float = 1.0,
+    solve_s: float,
+    note: str = "",
+) -> AllocationResult:
+    """The answer as rows and totals, recomputed from the whole counts."""
+    rows = []
+    for i in np.flatnonzero(counts > 0):
+        candidates = problem.candidates[columns.workload[i]]
+        many, price = int(counts[i]), float(columns.price_usd_per_h[i])
+        rows.append(
+            Instance(
+                region=problem.regions[columns.region[i]],
+                template_id=candidates.template_ids[columns.template[i]],
+                workload_id=candidates.workload_id,
+                instances=many,
+                new_instances=max(many - int(columns.running[i]), 0),
+                cost_usd_per_h=many * price,
+            )
+        )
+    cost = math.fsum(row.cost_usd_per_h for row in rows)
+    init = start_up_usd(problem, columns, counts)
+    objective = cost + init
+    bound = min(max(lower_bound_usd, 0.0), objective)
+    return AllocationResult(
+        status=status,
+        instances=tuple(rows),
+        cost_usd_per_h=cost,
+        init_usd=init,
+        objective_usd=objective,
+        lower_bound_usd=bound,
+        gap=relative_gap(objective, bound),
+        theta=theta,
+        theta_upper=theta_upper,
+        solve_s=solve_s,
+        note=note,
+    )
+
+
+def relative_gap(objective: float, bound: float) -> float:
+    """(objective - bound) / objective; 0 where nothing is paid."""
+    return (objective - bound) / objective if objective > 0 else 0.0
+
+
+def no_plan(status: SolveStatus, solve_s: float, note: str) -> AllocationResult:
+    """An answer without a plan: infeasible (shortage not allowed) or a solver error. Nothing may be published from it."""
+    return AllocationResult(status, (), 0.0, 0.0, math.inf, 0.0, math.inf, 0.0, 1.0, solve_s, note)

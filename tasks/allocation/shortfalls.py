@@ -1,0 +1,226 @@
+"""What a shortage lacks: missing rate per workload, what binds, and the cheapest extra supply that would close it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pulp
+from numpy.typing import NDArray
+
+from tasks.allocation.columns import RATE_TOLERANCE, Columns, make_columns
+from tasks.allocation.formulation import Formulation, Goal, formulate
+from tasks.allocation.highs import MipStatus, solve_mip
+from tasks.allocation.types import AllocationProblem, AllocationResult, ModelDemand, SolveLimits
+
+# Extra rent counts a little, so that of two supplies at equal extra price the one with the cheaper plan is named.
+_RENT_WEIGHT = 1e-3
+_AMPLE_NODES = 10_000
+_GAP, _TIME_S = 1e-3, 10.0
+_NO_SUPPLY = "no extra supply of what its regions sell would close it"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtraNodes:
+    """Nodes beyond capacity of one configuration in one region, and what they cost."""
+
+    region: str
+    node_config: str
+    nodes: int
+    usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class BindingSupply:
+    """A configuration that the workload could use in a region, all of it in use."""
+
+    region: str
+    node_config: str
+    nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A workload's missing tokens/s (requests the plan does not serve x tokens per request) and what would close it.
+
+    ``extra``: cheapest extra nodes for its model while the plan's other models keep theirs; ``extra_rent_usd_per_h`` is
+    what the plan's rent grows by with them. Empty with ``reason`` where nothing sold would close it.
+    """
+
+    workload_id: str
+    missing_tok_per_s: float
+    binding: tuple[BindingSupply, ...]
+    budget_binds: bool
+    extra: tuple[ExtraNodes, ...]
+    extra_rent_usd_per_h: float
+    reason: str
+
+    def binding_text(self) -> str:
+        """For people: ``L40Sx4 in aws/us-east-2 (8 of 8); budget``."""
+        parts = [f"{b.node_config} in {b.region} ({b.nodes} of {b.nodes})" for b in self.binding]
+        return "; ".join(parts + (["budget"] if self.budget_binds else [])) or "no single configuration"
+
+    def extra_text(self) -> str:
+        """For people: ``+2 L40Sx4 in aws/us-east-2 (+7.20 USD/h)``."""
+        if self.reason:
+            return self.reason
+        parts = [f"+{e.nodes} {e.node_config} in {e.region} (+{e.usd_per_h:.2f} USD/h)" for e in self.extra]
+        if self.budget_binds:
+            parts.append(f"budget +{self.extra_rent_usd_per_h:.2f} USD/h")
+        return "; ".join(parts) or "another split of the present supply"
+
+
+def explain_shortfalls(
+    problem: AllocationProblem, result: AllocationResult, limits: SolveLimits
+) -> tuple[Shortfall, ...]:
+    """One row per workload of every model the plan does not serve in full; empty where nothing is missing.
+
+    Solves one small ILP per short model (see :func:`_cheapest_extra`).
+    """
+    used = _used_nodes(problem, result)
+    rent = result.cost_usd_per_h
+    rows: list[Shortfall] = []
+    for demand in problem.demands:
+        missing = demand.planned_req_per_s - _served_req_per_s(problem, result, demand)
+        if missing <= demand.planned_req_per_s * 10 * RATE_TOLERANCE:
+            continue
+        extra, extra_rent, reason = _cheapest_extra(problem, result, demand, used, limits)
+        budget = problem.budget_usd_per_h
+        budget_binds = budget is not None and not reason and rent + extra_rent > budget * (1 + RATE_TOLERANCE)
+        for candidates in problem.candidates:
+            if candidates.workload_id in demand.workload_ids:
+                rows.append(
+                    Shortfall(
+                        workload_id=candidates.workload_id,
+                        missing_tok_per_s=missing * candidates.tokens_per_request,
+                        binding=_binding(problem, candidates.counts, demand, used),
+                        budget_binds=budget_binds,
+                        extra=extra,
+                        extra_rent_usd_per_h=extra_rent,
+                        reason=reason,
+                    )
+                )
+    return tuple(rows)
+
+
+def _template_rows(problem: AllocationProblem) -> dict[tuple[str, str], tuple[int, int]]:
+    return {
+        (candidates.workload_id, template_id): (w, i)
+        for w, candidates in enumerate(problem.candidates)
+        for i, template_id in enumerate(candidates.template_ids)
+    }
+
+
+def _used_nodes(problem: AllocationProblem, result: AllocationResult) -> NDArray[np.int64]:
+    used = np.zeros(problem.capacity_nodes.shape, dtype=np.int64)
+    where = _template_rows(problem)
+    for row in result.instances:
+        w, i = where[row.workload_id, row.template_id]
+        used[problem.regions.index(row.region)] += row.instances * problem.candidates[w].counts[i].astype(np.int64)
+    return used
+
+
+def _served_req_per_s(problem: AllocationProblem, result: AllocationResult, demand: ModelDemand) -> float:
+    where = _template_rows(problem)
+    rate = {(region, w): 0.0 for region in demand.regions for w in demand.workload_ids}
+    for row in result.instances:
+        if row.workload_id in demand.workload_ids:
+            w, i = where[row.workload_id, row.template_id]
+            c = problem.candidates[w]
+            one = c.headroom * c.throughput_mtok_per_s[i] / 1000.0 / c.tokens_per_request
+            rate[row.region, row.workload_id] += row.instances * one
+    return min(
+        demand.planned_req_per_s,
+        math.fsum(min(rate[region, w] for w in demand.workload_ids) for region in demand.regions),
+    )
+
+
+def _binding(
+    problem: AllocationProblem, counts: NDArray[np.int16], demand: ModelDemand, used: NDArray[np.int64]
+) -> tuple[BindingSupply, ...]:
+    """Configurations some template of the workload uses, sold in an allowed region, with every node taken or none there."""
+    useful = (counts > 0).any(axis=0)
+    rows = []
+    for region in sorted(demand.regions):
+        r = problem.regions.index(region)
+        for k, config in enumerate(problem.node_configs):
+            full = used[r, k] >= problem.capacity_nodes[r, k]
+            if useful[k] and full and not np.isnan(problem.price_usd_per_h[r, k]):
+                rows.append(BindingSupply(region, config, int(problem.capacity_nodes[r, k])))
+    return tuple(rows)
+
+
+def _cheapest_extra(
+    problem: AllocationProblem,
+    result: AllocationResult,
+    demand: ModelDemand,
+    used: NDArray[np.int64],
+    limits: SolveLimits,
+) -> tuple[tuple[ExtraNodes, ...], float, str]:
+    """Extra nodes that let one model be served in full while all others keep their nodes.
+
+    Notation: e_rc >= 0 whole, extra nodes; n_i instances of the model; L_rc capacity left by the other models. Minimise
+    sum p_rc e_rc + 0.001 sum p_i n_i subject to sum U_ic n_i - e_rc <= L_rc and the model's demand, phase and region
+    rows of the allocation. The budget is left out: what it would have to grow by is reported.
+    """
+    own = tuple(row for row in result.instances if row.workload_id in demand.workload_ids)
+    own_used = np.zeros_like(used)
+    where = _template_rows(problem)
+    for row in own:
+        w, i = where[row.workload_id, row.template_id]
+        own_used[problem.regions.index(row.region)] += row.instances * problem.candidates[w].counts[i].astype(np.int64)
+    left = problem.capacity_nodes - (used - own_used)
+    ample = np.where(np.isnan(problem.price_usd_per_h), 0, np.maximum(left, 0) + _AMPLE_NODES)
+    alone = replace(
+        problem,
+        capacity_nodes=ample,
+        candidates=tuple(c for c in problem.candidates if c.workload_id in demand.workload_ids),
+        demands=(demand,),
+        init_share=0.0,
+        running={},
+        budget_usd_per_h=None,
+    )
+    columns = make_columns(alone)
+    if len(columns) == 0:
+        return (), 0.0, _NO_SUPPLY
+    form = formulate(alone, columns, Goal.COST)
+    extra = _extra_nodes(form, alone, columns, left)
+    outcome = solve_mip(form.problem, replace(limits, gap=max(limits.gap, _GAP)), time_s=min(limits.time_s, _TIME_S))
+    if outcome.values is None:
+        return (
+            (),
+            0.0,
+            _NO_SUPPLY if outcome.status is MipStatus.INFEASIBLE else "the cheapest extra supply was not found in time",
+        )
+    many = {key: int(outcome.values[variable.name]) for key, variable in extra.items()}
+    nodes = tuple(
+        ExtraNodes(problem.regions[r], problem.node_configs[k], n, n * float(problem.price_usd_per_h[r, k]))
+        for (r, k), n in sorted(many.items())
+        if n > 0
+    )
+    instances = [outcome.values[variable.name] for variable in form.instances]
+    rent = math.fsum(n * p for n, p in zip(instances, columns.price_usd_per_h.tolist(), strict=True))
+    return nodes, rent - math.fsum(row.cost_usd_per_h for row in own), ""
+
+
+def _extra_nodes(
+    form: Formulation, problem: AllocationProblem, columns: Columns, left: NDArray[np.int64]
+) -> dict[tuple[int, int], pulp.LpVariable]:
+    """Add e_rc, its rows and the objective of :func:`_cheapest_extra`; returns e by (region, configuration) index."""
+    objective: list[tuple[pulp.LpVariable, float]] = [
+        (n, _RENT_WEIGHT * float(price)) for n, price in zip(form.instances, columns.price_usd_per_h, strict=True)
+    ]
+    extra: dict[tuple[int, int], pulp.LpVariable] = {}
+    for r in range(len(problem.regions)):
+        here = np.flatnonzero(columns.region == r)
+        for k in range(len(problem.node_configs)):
+            using = here[columns.counts[here, k] > 0]
+            if len(using) == 0:
+                continue
+            extra[r, k] = pulp.LpVariable(f"e{r}_{k}", 0, _AMPLE_NODES, cat=pulp.LpInteger)
+            used = pulp.LpAffineExpression([(form.instances[i], int(columns.counts[i, k])) for i in using])
+            form.problem += used - extra[r, k] <= int(left[r, k]), f"extra{r}_{k}"
+            objective.append((extra[r, k], float(problem.price_usd_per_h[r, k])))
+    form.problem.setObjective(pulp.LpAffineExpression(objective))
+    return extra
