@@ -1,0 +1,173 @@
+"""The shipped catalogs as typed rows. ``load_catalog()`` is cached: the rows are frozen and the files do not change."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from functools import cache
+from typing import Any
+
+from catalogs.errors import UnknownNameError
+from catalogs.gpus import GpuNames
+from catalogs.models import model_from_config
+from catalogs.offers import Place
+from catalogs.tables import DATA_DIR, read_table, schema_of
+from catalogs.types import Efficiency, Gpu, Lengths, Market, ModelSpec, MoeFactors, NodeConfig, Offer, Provenance, Quota
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceType:
+    """A machine type at a provider. ``quota_family``/``quota_unit`` name the provider's limit it counts against."""
+
+    provider: str
+    instance_type: str
+    gpu: str
+    gpu_count: int
+    vcpus: int | None
+    link: str
+    link_gb_per_s: float | None
+    network_gbit_per_s: float | None
+    is_cheapest_for_count: bool | None
+    quota_family: str | None
+    quota_unit: str | None
+    sold_since: date | None
+    note: str | None
+    source: str
+    as_of: date
+
+
+@dataclass(frozen=True, slots=True)
+class LengthDistribution:
+    """A named distribution of request lengths with percentiles of the prompt."""
+
+    name: str
+    moments: Lengths
+    input_percentiles: tuple[tuple[float, float], ...]
+    source: str
+    as_of: date
+
+    def at(self, percentile: float) -> Lengths:
+        """The moments with the prompt length at the next tabulated percentile at or above ``percentile``."""
+        prompt = next(tokens for q, tokens in self.input_percentiles if q >= percentile)
+        m = self.moments
+        return Lengths(
+            m.input_mean, m.output_mean, m.input_sq_mean, m.output_sq_mean, m.cross_mean, prompt, f"trace {self.name}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """What is true of the world: keyed by canonical id."""
+
+    gpus: Mapping[str, Gpu]
+    gpu_names: GpuNames
+    instance_types: Mapping[tuple[str, str], InstanceType]
+    node_configs: Mapping[str, NodeConfig]
+    efficiencies: Mapping[str, Efficiency]
+    models: Mapping[str, ModelSpec]
+    offers: tuple[Offer, ...]
+    quotas: tuple[Quota, ...]
+    lengths: Mapping[str, LengthDistribution]
+    places: Mapping[str, Place]
+
+    @property
+    def regions(self) -> tuple[str, ...]:
+        """Regions with at least one offer."""
+        return tuple(sorted({offer.region for offer in self.offers}))
+
+    def model(self, name: str) -> ModelSpec:
+        """A model by Hugging Face id or alias, ignoring case. Raises UnknownNameError with close matches."""
+        for spec in self.models.values():
+            if name.lower() in (spec.model.lower(), spec.alias.lower()):
+                return spec
+        raise UnknownNameError("model", name, [n for spec in self.models.values() for n in (spec.model, spec.alias)])
+
+
+@cache
+def read_gpu_names() -> GpuNames:
+    """Canonical GPU ids, aliases, and each sold instance type's GPU."""
+    machines = {row["instance_type"]: row["gpu"] for row in _rows("instance_types")}
+    return GpuNames.build([row["gpu"] for row in _rows("gpus")], gpu_alias_rows(), machines)
+
+
+def gpu_alias_rows() -> list[tuple[str, str, str | None, str]]:
+    """The alias table as (scope, alias, gpu, note)."""
+    return [(row["scope"], row["alias"], row["gpu"], row["note"] or "") for row in _rows("gpu_aliases")]
+
+
+@cache
+def load_catalog() -> Catalog:
+    """All shipped catalogs. Raises InputError with every fault where a file is not in order."""
+    return Catalog(
+        gpus={row["gpu"]: Gpu(**row) for row in _rows("gpus")},
+        gpu_names=read_gpu_names(),
+        instance_types={
+            (row["provider"], row["instance_type"]): InstanceType(**row) for row in _rows("instance_types")
+        },
+        node_configs={row["node_config"]: NodeConfig(**row) for row in _rows("node_configs")},
+        efficiencies={row["gpu"]: efficiency_from_row(row) for row in _rows("efficiency")},
+        models={row["model"]: _model(row) for row in _rows("models")},
+        offers=tuple(offer_from_row(row) for row in _rows("offers")),
+        quotas=tuple(quota_from_row(row) for row in _rows("quotas")),
+        lengths={row["name"]: _length_distribution(row) for row in _rows("lengths")},
+        places={row["region"]: Place(row["latitude_deg"], row["longitude_deg"]) for row in _rows("regions")},
+    )
+
+
+@cache
+def _rows(table: str) -> Iterable[dict[str, Any]]:
+    return read_table(DATA_DIR / f"{table}.csv", table).require_clean().rows
+
+
+def _model(row: Row) -> ModelSpec:
+    config = json.loads((DATA_DIR / row["config_file"]).read_text(encoding="utf-8"))
+    names = {"alias": row["alias"], "source": row["source"], "config_file": row["config_file"]}
+    return model_from_config(config, row["model"], as_of=row["as_of"], **names)
+
+
+def offer_from_row(row: Row) -> Offer:
+    """An offer from a row of the ``offers`` table."""
+    return Offer(**{**row, "market": Market(row["market"])})
+
+
+def quota_from_row(row: Row) -> Quota:
+    """A quota from a row of the ``quotas`` table."""
+    return Quota(row["provider"], row["region"], row["family"], row["unit"], row["limit"])
+
+
+_GROUPED = ("moe_", "all_reduce_", "provenance_", "rel_error_")
+
+
+def efficiency_from_row(row: Row) -> Efficiency:
+    """Factors of one GPU from a row of the ``efficiency`` table; a group without values becomes None."""
+
+    def moe(kind: str) -> MoeFactors | None:
+        values = [row[f"moe_{kind}_{name}"] for name in ("mfu", "mbu", "tau_ms", "skew", "p")]
+        return None if any(value is None for value in values) else MoeFactors(*values)
+
+    reduce = {n: (row[f"all_reduce_{n}_alpha_ms"], row[f"all_reduce_{n}_beta_gb_per_s"]) for n in (2, 4, 8)}
+    groups = ("gemm", "attn", "moe_bf16", "moe_mxfp4", "ar2", "ar4", "ar8")
+    plain = [column.name for column in schema_of("efficiency").columns if not column.name.startswith(_GROUPED)]
+    return Efficiency(
+        **{name: row[name] for name in plain},
+        moe_bf16=moe("bf16"),
+        moe_mxfp4=moe("mxfp4"),
+        all_reduce={n: pair for n, pair in reduce.items() if None not in pair},
+        provenance={g: Provenance(row[f"provenance_{g}"]) for g in groups if row[f"provenance_{g}"]},
+        rel_error={phase: row[f"rel_error_{phase}"] for phase in ("prefill", "decode")},
+    )
+
+
+def _length_distribution(row: Row) -> LengthDistribution:
+    percentiles = tuple((q, row[f"input_p{q:g}"]) for q in (50.0, 90.0, 95.0, 99.0))
+    names = ("input_mean", "output_mean", "input_sq_mean", "output_sq_mean", "cross_mean")
+    moments = Lengths(
+        **{name: row[name] for name in names}, input_at_percentile=row["input_max"], source=f"trace {row['name']}"
+    )
+    return LengthDistribution(
+        row["name"], moments, (*percentiles, (100.0, row["input_max"])), row["source"], row["as_of"]
+    )
