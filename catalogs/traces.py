@@ -1,0 +1,196 @@
+"""Readers of request traces: Azure, BurstGPT and Mooncake files and our own Parquet, row by row.
+
+A bad row is rejected with its reason and the rest is kept; a file without a good row, or of no known form, raises.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from catalogs.errors import Finding, InputError
+from catalogs.types import Lengths
+
+# Column names (lower case) that tell the formats apart: time, input, output.
+_AZURE = ("timestamp", "contexttokens", "generatedtokens")
+_BURST_GPT = ("timestamp", "request tokens", "response tokens")
+_MOONCAKE = ("timestamp", "input_length", "output_length")
+_OWN = ("timestamp_s", "input_tokens", "output_tokens")
+_MAX_TOKENS = 10_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Requests of a trace in order of arrival, arrays [n]. ``arrival_s`` starts at 0; None = the file has lengths only."""
+
+    name: str
+    arrival_s: NDArray[np.float64] | None
+    input_tokens: NDArray[np.int64]
+    output_tokens: NDArray[np.int64]
+    rejected: tuple[Finding, ...] = ()
+
+    def lengths(self, percentile: float) -> Lengths:
+        """The moments that rates depend on; ``input_at_percentile`` is the prompt at that percentile (0..100)."""
+        i, o = self.input_tokens.astype(np.float64), self.output_tokens.astype(np.float64)
+        return Lengths(
+            input_mean=float(i.mean()),
+            output_mean=float(o.mean()),
+            input_sq_mean=float((i**2).mean()),
+            output_sq_mean=float((o**2).mean()),
+            cross_mean=float((i * o).mean()),
+            input_at_percentile=float(np.percentile(i, percentile)),
+            source=self.name,
+        )
+
+    def pairs(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(input, output) tokens, to sample their joint distribution from."""
+        return self.input_tokens, self.output_tokens
+
+
+def read_trace(path: str | Path) -> Trace:
+    """Reads a trace by its own columns: Azure or BurstGPT CSV, Mooncake JSON lines, or Parquet with ``input_tokens``,
+    ``output_tokens`` and, where known, ``timestamp_s``.
+
+    Rows without tokens (BurstGPT's failed requests have 0 response tokens), with unreadable values or times are in
+    ``rejected``. Raises InputError for a missing file, an unknown form, or no usable row.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise _file_error(path, "no such file", "give the path of a trace: CSV, JSON lines or Parquet")
+    columns, rows, time_of = _open(path)
+    times: list[float] = []
+    inputs: list[int] = []
+    outputs: list[int] = []
+    rejected: list[Finding] = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            time_s = time_of(row.get(columns[0])) if columns[0] else math.nan
+            tokens = _tokens(row, columns[1]), _tokens(row, columns[2])
+        except _RowError as error:
+            rejected.append(Finding(path.name, number, error.column, error.value, error.reason, error.remedy))
+            continue
+        times.append(time_s)
+        inputs.append(tokens[0])
+        outputs.append(tokens[1])
+    if not inputs:
+        raise InputError(rejected[:5] or [_finding(path, "no rows", "give a trace with at least one request")])
+    return _assemble(path, np.array(times), np.array(inputs), np.array(outputs), rejected, bool(columns[0]))
+
+
+def _assemble(
+    path: Path,
+    times: NDArray[np.float64],
+    inputs: NDArray[np.int64],
+    outputs: NDArray[np.int64],
+    rejected: list[Finding],
+    has_times: bool,
+) -> Trace:
+    if not has_times:
+        return Trace(path.stem, None, inputs, outputs, tuple(rejected))
+    order = np.argsort(times, kind="stable")
+    return Trace(path.stem, times[order] - times[order[0]], inputs[order], outputs[order], tuple(rejected))
+
+
+class _RowError(Exception):
+    def __init__(self, column: str, value: object, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.column, self.value, self.reason, self.remedy = column, "" if value is None else str(value), reason, remedy
+
+
+_Row = Mapping[str, object]
+_Opened = tuple[tuple[str, str, str], Iterable[_Row], Callable[[object], float]]
+
+
+def _open(path: Path) -> _Opened:
+    """The (time, input, output) columns, the rows as mappings with lower-case keys, and the reader of a time."""
+    suffix = path.suffix.lower()
+    if suffix == ".parquet":
+        table = pq.read_table(path)
+        names = set(table.column_names)
+        if not {_OWN[1], _OWN[2]} <= names:
+            raise _file_error(path, f"columns {sorted(names)}", f"name them {', '.join(_OWN)}")
+        columns = (_OWN[0] if _OWN[0] in names else "", _OWN[1], _OWN[2])
+        return columns, table.select([c for c in columns if c]).to_pylist(), _seconds
+    if suffix in (".jsonl", ".json"):
+        return _MOONCAKE, _json_rows(path), lambda value: _seconds(value) / 1e3
+    rows = _csv_rows(path)
+    header = next(rows)
+    for known, reader in ((_AZURE, _clock), (_BURST_GPT, _seconds), (_OWN, _seconds)):
+        if set(known) <= set(header):
+            return known, rows, reader
+    raise _file_error(
+        path,
+        f"unknown columns {', '.join(header)}",
+        "use Azure's TIMESTAMP,ContextTokens,GeneratedTokens or BurstGPT's Timestamp,...,Request tokens,Response tokens",
+    )
+
+
+def _csv_rows(path: Path) -> Iterator[dict[str, object]]:
+    """First the header as a mapping of lower-case names, then the rows."""
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        reader = csv.reader(file)
+        header = [name.strip().lower() for name in next(reader, [])]
+        yield dict.fromkeys(header)
+        for values in reader:
+            yield dict(zip(header, values, strict=False))
+
+
+def _json_rows(path: Path) -> Iterator[dict[str, object]]:
+    with path.open(encoding="utf-8") as file:
+        for line in file:
+            try:
+                row = json.loads(line)
+            except json.JSONDecodeError:
+                row = {}
+            yield row if isinstance(row, dict) else {}
+
+
+def _tokens(row: _Row, column: str) -> int:
+    value = row.get(column)
+    try:
+        number = float(str(value))
+    except ValueError:
+        raise _RowError(column, value, "not a number of tokens", "give a whole number above 0") from None
+    if not (number == int(number) if math.isfinite(number) else False) or not 1 <= number <= _MAX_TOKENS:
+        raise _RowError(column, value, "not a whole number of tokens from 1 up", "drop the row: it asks for no work")
+    return int(number)
+
+
+def _seconds(value: object) -> float:
+    try:
+        number = float(str(value))
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number) or number < 0:
+        raise _RowError("timestamp", value, "not a time", "give seconds from the start, >= 0")
+    return number
+
+
+def _clock(value: object) -> float:
+    """Azure writes 7 decimals of a second; datetime reads at most 6."""
+    text = str(value).strip()
+    head, dot, tail = text.partition(".")
+    digits = tail[: len(tail) - len(tail.lstrip("0123456789"))]
+    text = head + dot + digits[:6] + tail[len(digits) :] if dot else head
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise _RowError("timestamp", value, "not a time", "write it as 2023-11-16 18:15:46.68") from None
+    return (moment.replace(tzinfo=None) - datetime(2000, 1, 1)).total_seconds()
+
+
+def _finding(path: Path, reason: str, remedy: str) -> Finding:
+    return Finding(path.name, 0, "", "", reason, remedy)
+
+
+def _file_error(path: Path, reason: str, remedy: str) -> InputError:
+    return InputError([_finding(path, reason, remedy)])
