@@ -1,0 +1,92 @@
+"""What a GPU holds while it serves: weights, KV of every sequence in flight, activations, the engine's own share.
+
+Settings are values an engine version or an operator fixes; each says where it comes from.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catalogs.types import Gpu, Phase
+from tasks.profiling.shapes import GIB, ModelShape
+
+Floats = NDArray[np.float64]
+
+
+def _graph_sizes() -> tuple[int, ...]:
+    return (1, 2, 4, *range(8, 257, 8), *range(272, 513, 16))
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileSettings:
+    """Values of an engine version and of the planner. "assumed" marks those without a measured source."""
+
+    # vLLM's --gpu-memory-utilization is a share of TOTAL memory: 0.90, 0.92 in newer releases (aiconfigurator#1396).
+    gpu_memory_utilization: float = 0.90
+    # CUDA context, NCCL buffers, engine; inside the utilised share. assumed
+    engine_reserve_gib: float = 0.8
+    # CUDA graphs of decode, captured once per size. assumed
+    cuda_graph_gib: float = 0.7
+    # Roofline times are this share of real ones: kernel sums leave out scheduling, sampling and launch gaps. The decode
+    # step came out 8 % too fast against end-to-end points; prefill is a stated allowance.
+    decode_derate: float = 0.92
+    prefill_derate: float = 0.80
+    # vLLM captures graphs at 1, 2, 4, then in eights to 256 and sixteens to 512 sequences; a batch pads up to one.
+    cuda_graph_batch_sizes: tuple[int, ...] = field(default_factory=_graph_sizes)
+    # Largest token budget of one prefill pass (vLLM: --max-num-batched-tokens; 16,384 is its default on large GPUs).
+    max_prefill_tokens: int = 16384
+    # Cycle grid (see cycles.py): decode cycles go down by this factor from SLO / S.
+    decode_cycles: int = 10
+    decode_cycle_ratio: float = 1.2
+    # Prefill cycles are SLO / (S + m): the longest cycle in which a lone prompt may take m passes.
+    prefill_passes: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+    # Between nodes: one hop's fixed time (two copies through the host and a round trip in one zone). assumed
+    network_hop_ms: float = 0.2
+    # Share of the network's line rate that payload reaches. assumed
+    network_efficiency: float = 0.8
+    # Where a node's network is not known: the rate is capped by this and the row says `derived`. assumed
+    unknown_network_gbit_per_s: float = 10.0
+    # Between GPUs of one node. assumed
+    link_hop_ms: float = 0.02
+    # Relative error of a rate where no error was measured. assumed
+    unknown_rel_error: float = 0.25
+
+    def derate(self, phase: Phase) -> float:
+        """The phase's de-rating."""
+        return self.prefill_derate if phase is Phase.PREFILL else self.decode_derate
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """Memory of one GPU of a ``tp`` group. All sizes in bytes."""
+
+    gpu: Gpu
+    shape: ModelShape
+    phase: Phase
+    settings: ProfileSettings
+
+    @property
+    def usable_bytes(self) -> float:
+        """What an engine may fill: the utilised share of what the driver reports, less the engine's own reserve."""
+        settings = self.settings
+        reserve = settings.engine_reserve_gib + (settings.cuda_graph_gib if self.phase is Phase.DECODE else 0.0)
+        return (self.gpu.memory_gib * settings.gpu_memory_utilization - reserve) * GIB
+
+    def layer_bytes(self, tp: int) -> Floats:
+        """Weights of one layer of each kind [kinds]."""
+        return np.array([self.shape.layer_weight_bytes(kind, tp) for kind in self.shape.kinds])
+
+    def activation_bytes_per_token(self, tp: int) -> float:
+        """Peak activations per token of the pass: n (2f + 4h) 2 / t."""
+        return (2 * self.shape.activation_width + 4 * self.shape.spec.hidden) * 2 / tp
+
+    def sequence_bytes(self, context: float, tp: int) -> Floats:
+        """Decode: KV of one sequence in one layer of each kind [kinds]."""
+        return self.shape.kv_bytes_per_sequence(context, tp)
+
+    def token_bytes(self, tp: int) -> Floats:
+        """Prefill: KV of one prompt token in one layer of each kind [kinds]; a chunk is held whole in a windowed layer too."""
+        return np.full(len(self.shape.kinds), self.shape.kv_bytes_per_token_layer(tp))

@@ -1,0 +1,339 @@
+"""Rates of one node configuration for a workload: ``That[j, k, S, position, c]`` for every layout, best layout per cell.
+
+Notation: j layers held, S stages, c the common cycle, pp inner stages of a layout, b' the sub-batch of a replica's inner
+stage (prefill: prompt tokens; decode: sequences), tau its time. An inner stage advances every c / pp, so
+``tau(b') + hop <= c / pp``; S * pp sub-batches are in flight, so every GPU holds KV for all of them; the rate is
+``replicas * pp * b' / c``. Cells are [combos, cycles, layers], a combo being a (stage count, position).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from catalogs.types import Gpu, NodeConfig, Phase, Workload
+from tasks.profiling.cycles import Mode, cycle_grid, passes_allowed
+from tasks.profiling.layouts import Layout
+from tasks.profiling.memory import MemoryModel, ProfileSettings
+from tasks.profiling.roofline import BYTES_PER_MS_PER_GB_PER_S, Roofline
+from tasks.profiling.schema import Infeasible
+from tasks.profiling.shapes import GIB, ModelShape
+from tasks.templates.types import Position
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+# How far a cell got before it failed; the layout that got furthest names the cell's reason.
+REASONS = (Infeasible.UNPROFILED, Infeasible.LAYOUT, Infeasible.MEMORY, Infeasible.KV_CACHE, Infeasible.SLO)
+FEASIBLE = len(REASONS)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The (stage count, position) combos and cycles a workload is profiled at."""
+
+    workload: Workload
+    settings: ProfileSettings
+    mode: Mode
+    max_stages: int
+
+    @cached_property
+    def combos(self) -> tuple[tuple[int, Position], ...]:
+        """(1, ONLY), (2, FIRST), (2, MID), (2, LAST), (3, FIRST), ..."""
+        ends = (Position.FIRST, Position.MID, Position.LAST)
+        return ((1, Position.ONLY), *((s, position) for s in range(2, self.max_stages + 1) for position in ends))
+
+    @cached_property
+    def stages(self) -> Ints:
+        """Stage count of each combo."""
+        return np.array([stages for stages, _ in self.combos], dtype=np.int64)
+
+    @cached_property
+    def cycle_ms(self) -> Floats:
+        """[combos, cycles], longest first."""
+        return np.array([cycle_grid(self.workload, s, self.settings, self.mode) for s, _ in self.combos])
+
+    @cached_property
+    def lone_tokens_needed(self) -> Ints:
+        """[combos, cycles]: sub-batch with which a lone prompt of the percentile's length meets the SLO; decode: 1."""
+        if self.workload.phase is not Phase.PREFILL:
+            return np.ones(self.cycle_ms.shape, dtype=np.int64)
+        computed = self.workload.lengths.input_at_percentile * (1 - self.workload.prefix_hit_rate)
+        passes = [
+            [passes_allowed(self.workload, stages, float(c), self.mode) for c in row]
+            for (stages, _), row in zip(self.combos, self.cycle_ms, strict=True)
+        ]
+        return np.ceil(computed / np.maximum(np.array(passes), 1) - 1e-9).astype(np.int64)
+
+    @cached_property
+    def batch_grid(self) -> Ints:
+        """Batches to choose from: every whole number of prompt tokens, or the sizes CUDA graphs were captured at."""
+        if self.workload.phase is Phase.PREFILL:
+            return np.arange(1, self.settings.max_prefill_tokens + 1, dtype=np.int64)
+        return np.array(self.settings.cuda_graph_batch_sizes, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Times in ms of a ``tp`` group over the batch grid, de-rated: per layer kind [kinds, batches], embedding, head.
+
+    ``lone`` is ``layer`` for a lone prompt of the SLO percentile's length, whose attention is longer than the mean's.
+    """
+
+    layer: Floats
+    lone: Floats
+    embedding: Floats
+    head: Floats
+
+    @classmethod
+    def build(cls, roofline: Roofline, tp: int, cells: Cells) -> StageTimes:
+        """Evaluates the roofline once per batch size; every cell is a sum of these columns."""
+        workload, n = cells.workload, cells.batch_grid.astype(np.float64)
+        lengths, hit = workload.lengths, workload.prefix_hit_rate
+        if workload.phase is Phase.PREFILL:
+            context, lone_context = lengths.prefill_context, lengths.input_at_percentile
+            rows = np.maximum(1.0, n / (lengths.input_mean * (1 - hit)))
+        else:
+            context = lone_context = lengths.decode_context_mean
+            rows = n
+
+        def layers(length: float) -> Floats:
+            kinds = roofline.shape.kinds
+            return np.array([roofline.layer_ms(n, kind, tp, workload.phase, length, hit * length) for kind in kinds])
+
+        derate = cells.settings.derate(workload.phase)
+        layer = layers(context) / derate
+        lone = layer if lone_context <= context else layers(lone_context) / derate
+        return cls(layer, lone, roofline.embedding_ms(n, tp) / derate, roofline.lm_head_ms(rows, tp) / derate)
+
+
+@dataclass(frozen=True, slots=True)
+class InnerStage:
+    """One inner stage in all cells of a combo: layers held [layers], where its run lies, what else it does."""
+
+    layers: Ints
+    run: Position
+    has_embedding: bool
+    has_head: bool
+    hop_gb_per_s: float
+    hop_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class LayoutRates:
+    """One layout's cells [combos, cycles, layers]: ``outcome`` FEASIBLE or an index into REASONS."""
+
+    rate_tok_per_s: Floats
+    batch: Ints
+    memory_gib: Floats
+    outcome: NDArray[np.int8]
+
+
+@dataclass(frozen=True)
+class LayoutSolver:
+    """Sizes one layout of one node configuration."""
+
+    node: NodeConfig
+    gpu: Gpu
+    shape: ModelShape
+    cells: Cells
+    layout: Layout
+    times: StageTimes
+
+    @cached_property
+    def _memory(self) -> MemoryModel:
+        return MemoryModel(self.gpu, self.shape, self.cells.workload.phase, self.cells.settings)
+
+    @cached_property
+    def network_gb_per_s(self) -> float:
+        """Payload bandwidth of the node, each way."""
+        settings = self.cells.settings
+        gbit = self.node.network_gbit_per_s or settings.unknown_network_gbit_per_s
+        return gbit / 8 * settings.network_efficiency
+
+    def solve(self) -> LayoutRates:
+        """Batch, rate and outcome of every cell."""
+        shape = (*self.cells.cycle_ms.shape, self.shape.spec.layers)
+        rate, memory = np.zeros(shape), np.zeros(shape)
+        batch, outcome = (
+            np.zeros(shape, dtype=np.int64),
+            np.full(shape, REASONS.index(Infeasible.LAYOUT), dtype=np.int8),
+        )
+        first = self.layout.pp - 1  # fewer layers than inner stages: not a layout for this node
+        for i, (stages, position) in enumerate(self.cells.combos):
+            solved = self._solve_combo(i, stages, position)
+            for target, values in zip((rate, batch, memory, outcome), solved, strict=True):
+                target[i, :, first:] = values
+        return LayoutRates(rate, batch, memory, outcome)
+
+    def _solve_combo(self, i: int, stages: int, position: Position) -> tuple[Floats, Ints, Floats, NDArray[np.int8]]:
+        cells, pp = self.cells, self.layout.pp
+        inner = self.inner_stages(stages, position)
+        budget = cells.cycle_ms[i][:, None] / pp
+        holds, by_memory = self._largest_by_memory(inner, stages * pp)
+        in_time = self._largest_in_time(inner, budget, self.times.layer)
+        lone_in_time = in_time
+        if self.times.lone is not self.times.layer:
+            lone_in_time = self._largest_in_time(inner, budget, self.times.lone)
+        index = np.minimum(in_time, by_memory[None, :])
+        batch = np.where(index > 0, cells.batch_grid[np.maximum(index, 1) - 1], 0)
+        needed = np.searchsorted(cells.batch_grid, cells.lone_tokens_needed[i], side="left")[:, None] + 1
+        outcome = np.full(index.shape, FEASIBLE, dtype=np.int8)
+        outcome[(lone_in_time < needed) | (index < 1)] = REASONS.index(Infeasible.SLO)
+        outcome[np.broadcast_to(by_memory[None, :], index.shape) < needed] = REASONS.index(Infeasible.KV_CACHE)
+        outcome[:, ~holds] = REASONS.index(Infeasible.MEMORY)
+        rate = self._rate(inner, i, index, batch)
+        if cells.mode is Mode.CYCLE:
+            rate = np.minimum(rate, self._network_rate(position, self._layer_counts())[None, :])
+        rate[outcome != FEASIBLE] = 0.0
+        return rate, batch, self._memory_gib(inner, stages * pp, batch), outcome
+
+    def _layer_counts(self) -> Ints:
+        return np.arange(self.layout.pp, self.shape.spec.layers + 1, dtype=np.int64)
+
+    # ---- inner stages -------------------------------------------------------------------------------------------
+
+    def inner_stages(self, stages: int, position: Position) -> list[InnerStage]:
+        """The inner stages that can be the slowest or fullest: the first, the one with most layers, the last."""
+        settings, layout, counts = self.cells.settings, self.layout, self._layer_counts()
+        if self.cells.mode is Mode.PAPER:
+            # The paper's profile knows neither positions nor hops: the fullest inner stage, anywhere in the model.
+            fullest = -(-counts // layout.pp)
+            return [InnerStage(fullest, Position.ONLY, False, False, np.inf, 0.0)]
+        is_first, is_last = position in (Position.ONLY, Position.FIRST), position in (Position.ONLY, Position.LAST)
+        sends_on = stages > 1 and not is_last
+        out_gb_per_s = self.network_gb_per_s / layout.replicas if sends_on else np.inf
+        out_ms = settings.network_hop_ms if stages > 1 else 0.0
+        if layout.pp == 1:
+            return [InnerStage(counts, position, is_first, is_last, out_gb_per_s, out_ms)]
+        split = np.array([layout.inner_layers(int(j)) for j in counts], dtype=np.int64)
+        link = (self.gpu.link_gb_per_s or self.gpu.pcie_gb_per_s) / 2  # catalogs count both directions
+        head_run = Position.FIRST if is_first else Position.MID
+        tail_run = Position.LAST if is_last else Position.MID
+        return [
+            InnerStage(split[:, 0], head_run, is_first, False, link, settings.link_hop_ms),
+            InnerStage(split[:, 1], Position.MID, False, False, link, settings.link_hop_ms),
+            InnerStage(split[:, 2], tail_run, False, is_last, out_gb_per_s, out_ms),
+        ]
+
+    def _stage_ms(self, stage: InnerStage, index: Ints, layer: Floats) -> Floats:
+        """Time of an inner stage at batch ``batch_grid[index]``, worst run; ``index`` is [..., layers]."""
+        runs = self.shape.run_tables[stage.run][stage.layers]
+        per_kind = layer[:, index]
+        total = np.max(
+            [np.sum([runs[:, r, k] * per_kind[k] for k in range(len(per_kind))], axis=0) for r in range(runs.shape[1])],
+            axis=0,
+        )
+        if stage.has_embedding:
+            total = total + self.times.embedding[index]
+        if stage.has_head:
+            total = total + self.times.head[index]
+        if np.isfinite(stage.hop_gb_per_s):
+            hop = 2 * self.shape.spec.hidden / (stage.hop_gb_per_s * BYTES_PER_MS_PER_GB_PER_S)
+            total = total + hop * self.cells.batch_grid[index]
+        return total + stage.hop_ms
+
+    def _largest_in_time(self, inner: Sequence[InnerStage], budget: Floats, layer: Floats) -> Ints:
+        """Grid entries (0 = none) that fit the budget [cycles, 1] in every inner stage, by bisection: times rise with n."""
+        shape = (len(budget), len(inner[0].layers))
+        high = np.full(shape, len(self.cells.batch_grid), dtype=np.int64)
+        for stage in inner:
+            low = np.zeros(shape, dtype=np.int64)
+            while np.any(low < high):
+                middle = (low + high + 1) // 2
+                fits = self._stage_ms(stage, np.maximum(middle, 1) - 1, layer) <= budget
+                low, high = np.where(fits, middle, low), np.where(fits, high, np.maximum(middle - 1, low))
+        return high
+
+    # ---- memory -------------------------------------------------------------------------------------------------
+
+    def _weights(self, stage: InnerStage) -> Floats:
+        """Weights [layers, candidate runs]."""
+        tp = self.layout.tp
+        ends = self.shape.end_bytes(stage.has_embedding, stage.has_head, tp)
+        return self.shape.run_tables[stage.run][stage.layers] @ self._memory.layer_bytes(tp) + ends
+
+    def _kv(self, stage: InnerStage, in_flight: int) -> tuple[Floats, Floats, Floats]:
+        """KV bytes as (per batch unit, per token of a prompt's earlier chunks, constant), each [layers, candidate runs].
+
+        Decode: every sequence of the ``in_flight`` sub-batches. Prefill: every token of them, and the earlier chunks of
+        a prompt that is longer than a sub-batch; a windowed layer keeps no more of those than its window.
+        """
+        lengths, tp = self.cells.workload.lengths, self.layout.tp
+        runs = self.shape.run_tables[stage.run][stage.layers]
+        if self.cells.workload.phase is not Phase.PREFILL:
+            unit = runs @ self.shape.kv_bytes_per_sequence(lengths.decode_context_mean, tp) * in_flight
+            return unit, np.zeros_like(unit), np.zeros_like(unit)
+        token = self.shape.kv_bytes_per_token_layer(tp)
+        windows = np.array([kind.window for kind in self.shape.kinds], dtype=np.float64)
+        is_full = windows == 0
+        history = runs @ np.where(is_full, token, 0.0)
+        constant = runs @ np.where(is_full, 0.0, np.minimum(windows, lengths.input_at_percentile) * token)
+        return runs.sum(axis=-1) * token * in_flight, history, constant
+
+    def _largest_by_memory(self, inner: Sequence[InnerStage], in_flight: int) -> tuple[NDArray[np.bool_], Ints]:
+        """([layers] weights and a batch of one fit without KV, [layers] grid entries that fit with all KV)."""
+        activation = self._memory.activation_bytes_per_token(self.layout.tp)
+        prompt = self.cells.workload.lengths.input_at_percentile
+        holds, largest = np.True_, np.inf
+        for stage in inner:
+            free = self._memory.usable_bytes - self._weights(stage)
+            holds = holds & np.all(free >= activation, axis=-1)
+            unit, history, constant = self._kv(stage, in_flight)
+            free = free - constant
+            whole = free / (unit + activation)
+            chunked = (free - history * prompt) / np.maximum(unit - history + activation, 1.0)
+            fits = np.where((whole >= prompt) | (history == 0), whole, np.minimum(chunked, prompt))
+            largest = np.minimum(largest, fits.min(axis=-1))
+        entries = np.searchsorted(self.cells.batch_grid, np.floor(np.maximum(largest, 0) + 1e-9), side="right")
+        return np.asarray(holds), entries.astype(np.int64)
+
+    def _memory_gib(self, inner: Sequence[InnerStage], in_flight: int, batch: Ints) -> Floats:
+        """GiB filled on the fullest GPU at ``batch`` [cycles, layers], the engine's reserve included."""
+        activation = self._memory.activation_bytes_per_token(self.layout.tp)
+        prompt = self.cells.workload.lengths.input_at_percentile
+        used = np.zeros(batch.shape)
+        for stage in inner:
+            unit, history, constant = self._kv(stage, in_flight)
+            n = batch[:, :, None]
+            total = self._weights(stage) + constant + n * (unit + activation) + history * np.maximum(prompt - n, 0)
+            used = np.maximum(used, total.max(axis=-1))
+        reserve = self.gpu.memory_gib * self.cells.settings.gpu_memory_utilization * GIB - self._memory.usable_bytes
+        return (used + reserve) / GIB
+
+    # ---- rates --------------------------------------------------------------------------------------------------
+
+    def _rate(self, inner: Sequence[InnerStage], i: int, index: Ints, batch: Ints) -> Floats:
+        """Tokens per second of the node: replicas * pp * b' / c; paper: over the time it takes instead of the cycle."""
+        layout, hit = self.layout, self.cells.workload.prefix_hit_rate
+        served = layout.replicas * layout.pp * batch * 1000.0
+        if self.cells.workload.phase is Phase.PREFILL:
+            served = served / (1 - hit)  # prompt tokens found in the cache are served too
+        if self.cells.mode is Mode.CYCLE:
+            return served / self.cells.cycle_ms[i][:, None]
+        clipped = np.maximum(index, 1) - 1
+        tau = np.max([self._stage_ms(stage, clipped, self.times.layer) for stage in inner], axis=0)
+        return served / (layout.pp * tau)
+
+    def _network_rate(self, position: Position, layers: Ints) -> Floats:
+        """Tokens per second at which the node's network is full, each way: [layers].
+
+        Prefill sends the KV of the layers it holds to a decode node and activations to the next stage; decode takes
+        each prompt's KV in, once per request, and activations per token.
+        """
+        workload, spec = self.cells.workload, self.shape.spec
+        lengths = workload.lengths
+        activation = 2.0 * spec.hidden
+        takes = 0.0 if position in (Position.ONLY, Position.FIRST) else activation
+        sends = 0.0 if position in (Position.ONLY, Position.LAST) else activation
+        runs = self.shape.run_tables[position][layers]
+        kv_per_prompt = (runs @ self.shape.kv_bytes_per_sequence(lengths.input_mean)).max(axis=-1)
+        if workload.phase is Phase.PREFILL:
+            busiest = np.maximum(takes, sends + kv_per_prompt / lengths.input_mean)
+        else:
+            busiest = np.maximum(sends, takes + kv_per_prompt / lengths.output_mean)
+        return self.network_gb_per_s * 1e9 / busiest
