@@ -1,0 +1,57 @@
+"""What can befall a lake's catalog, told as expected outcomes: damage, a lock, a missing file, a full disk."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import duckdb
+
+from catalogs.errors import LakeError
+from warehouse.faults import disk_errors, disk_full
+
+_FULL = ("no space left", "disk is full", "disk full", "file too large", "quota exceeded", "could not write all bytes")
+_DAMAGED = ("file is not a database", "malformed", "no such table: ducklake", "file is encrypted", "disk i/o error")
+_LOCKED = ("database is locked", "database table is locked")
+_MISSING = ("no such file or directory", "no magic bytes found", "too small to be a parquet file")
+_READ_ONLY = ("readonly database", "permission denied", "unable to open database")
+
+
+@contextmanager
+def lake_errors(root: Path) -> Iterator[None]:
+    """Turn DuckDB's and the system's errors about the lake in ``root`` into LakeError; others pass unchanged."""
+    try:
+        with disk_errors(root):
+            yield
+    except duckdb.Error as error:
+        known = _explain(str(error), root)
+        if known is None:
+            raise
+        raise known from error
+
+
+def _explain(text: str, root: Path) -> LakeError | None:
+    first, low = text.splitlines()[0] if text else "", text.lower()
+    if any(mark in low for mark in _FULL):
+        return disk_full(root)
+    if any(mark in low for mark in _DAMAGED):
+        return LakeError(
+            f"the catalog of the lake in {root} is damaged ({first})",
+            remedy="restore catalog.sqlite from a backup, or move it and lake.json away and build again: "
+            "files under shards/ are reused",
+        )
+    if any(mark in low for mark in _LOCKED):
+        return LakeError(
+            f"the catalog of the lake in {root} is locked", remedy="wait for the other program and try again"
+        )
+    if any(mark in low for mark in _MISSING):
+        return LakeError(
+            f"a file of the lake in {root} is missing or damaged ({first})",
+            remedy="run `coral build` again: it makes the same file anew",
+        )
+    if any(mark in low for mark in _READ_ONLY):
+        return LakeError(
+            f"the lake in {root} cannot be written or opened ({first})", remedy="check the folder's permissions"
+        )
+    return None

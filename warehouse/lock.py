@@ -1,0 +1,55 @@
+"""One writer at a time: a file lock the kernel releases when its holder ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from catalogs.errors import LakeError
+
+LOCK_FILE = "write.lock"
+_POLL_S = 0.05
+
+
+@contextmanager
+def write_lock(root: Path, what: str, timeout_s: float = 30.0) -> Iterator[None]:
+    """Hold the write lock of the lake in ``root``; the file names holder and purpose.
+
+    Raises LakeError (exit 6) after ``timeout_s``, naming the process that holds it. Two handles of one process exclude
+    each other as well; the lock is not re-entrant.
+    """
+    descriptor = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        _acquire(descriptor, root, timeout_s)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {what}\n".encode(), 0)
+        yield
+        os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)  # releases the lock
+
+
+def _acquire(descriptor: int, root: Path, timeout_s: float) -> None:
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise _locked(descriptor, root, timeout_s) from None
+            time.sleep(_POLL_S)
+        else:
+            return
+
+
+def _locked(descriptor: int, root: Path, timeout_s: float) -> LakeError:
+    pid, _, what = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
+    holder = f"process {pid} ({what})" if pid else "another process"
+    return LakeError(
+        f"the lake in {root} is locked by {holder}; waited {timeout_s:g} s",
+        remedy=f"wait until it has finished, or end {'process ' + pid if pid else 'it'} and try again",
+    )

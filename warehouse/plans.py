@@ -1,0 +1,183 @@
+"""Publishing plans: immutable versions, states as events, and a log of every run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+import duckdb
+
+from catalogs.errors import UnknownNameError
+from catalogs.ids import short_hash
+from tasks.allocation.plan import Plan, PlanState
+from warehouse.connect import Lake
+from warehouse.read import plan_from_row
+from warehouse.records import AllocationRun, PublishResult, ReferenceInputs, Reject, RunLog, RunOutcome, utc_now
+from warehouse.reference import record_reference
+from warehouse.rows import insert
+from warehouse.tables import TABLES
+
+
+def decision_hash(plan: Plan) -> str:
+    """Hash of what a plan says to rent and run. Prices, bounds, times and texts are not part of it."""
+    instances = sorted([i.region, i.workload_id, i.template_id, i.market.value, i.instances] for i in plan.instances)
+    offers = sorted([o.region, o.node_config, o.instance_type, o.market.value, o.nodes] for o in plan.offers)
+    return short_hash({"instances": instances, "offers": offers})
+
+
+def publish_plan(
+    lake: Lake,
+    plan: Plan,
+    run: AllocationRun,
+    reference: ReferenceInputs | None = None,
+    *,
+    by: str = "coral",
+    lock_timeout_s: float = 30.0,
+) -> PublishResult:
+    """Publish ``plan`` as the scenario's next version, unless its decision is the current version's; log the run.
+
+    The version and the state in ``plan`` are ignored: the version is assigned under the write lock, the state becomes
+    published, and the version before becomes superseded, all in one transaction. Nothing is published, and the run is
+    logged as superseded, when ``run.base_plan_version`` is no longer the current version. Raises LakeError (locked,
+    disk full); nothing is published then.
+    """
+    if run.scenario_id != plan.scenario_id:
+        raise ValueError(f"run of scenario {run.scenario_id} with a plan of {plan.scenario_id}")
+    with lake.write(f"publish a plan of {plan.scenario_id}", lock_timeout_s=lock_timeout_s) as connection:
+        current = _current(connection, plan.scenario_id)
+        version, current_decision = (0, "") if current is None else (current[0], current[1])
+        decision = decision_hash(plan)
+        if run.base_plan_version is not None and run.base_plan_version != version:
+            outcome = RunOutcome.SUPERSEDED
+        elif decision == current_decision:
+            outcome = RunOutcome.UNCHANGED
+        else:
+            outcome = RunOutcome.PUBLISHED
+            version += 1
+            plan = plan.model_copy(update={"plan_version": version, "state": PlanState.PUBLISHED})
+            _insert_plan(connection, plan, decision, by)
+            if reference is not None:
+                record_reference(connection, reference, scenario_id=plan.scenario_id, plan_version=version)
+        log = RunLog(outcome, version or None, plan.cost_usd_per_h, plan.lower_bound_usd_per_h, plan.gap)
+        _insert_run(connection, run, log)
+        stays = _load(connection, plan.scenario_id, version)
+    return PublishResult(version, outcome, stays)
+
+
+def log_run(lake: Lake, run: AllocationRun, log: RunLog, *, lock_timeout_s: float = 30.0) -> None:
+    """Log a run that publishes nothing: held, or failed."""
+    with lake.write(f"log run {run.run_id}", lock_timeout_s=lock_timeout_s) as connection:
+        _insert_run(connection, run, log)
+
+
+def log_rejects(lake: Lake, ingest_id: str, rejects: Sequence[Reject], *, lock_timeout_s: float = 30.0) -> int:
+    """Record input rows that were set aside; once per ``ingest_id``. Returns how many were written."""
+    with lake.write(f"log rejects of {ingest_id}", lock_timeout_s=lock_timeout_s) as connection:
+        if connection.execute("SELECT 1 FROM main.rejects WHERE ingest_id = ?", [ingest_id]).fetchone():
+            return 0
+        at = utc_now()
+        rows = [{f: getattr(r, f) for f in r.__dataclass_fields__} for r in rejects]
+        return insert(connection, "rejects", [{"ingest_id": ingest_id, "logged_at": at, **row} for row in rows])
+
+
+def set_plan_state(
+    lake: Lake, scenario_id: str, plan_version: int, state: PlanState, *, by: str, lock_timeout_s: float = 30.0
+) -> None:
+    """Add an event to the life of a plan version (approved, applied); the plan itself never changes."""
+    with lake.write(
+        f"{scenario_id} version {plan_version}: {state.value}", lock_timeout_s=lock_timeout_s
+    ) as connection:
+        known = connection.execute(
+            "SELECT plan_version FROM main.plan_rows WHERE scenario_id = ? ORDER BY plan_version", [scenario_id]
+        ).fetchall()
+        if (plan_version,) not in known:
+            raise UnknownNameError("plan version", str(plan_version), [str(v) for (v,) in known], where=scenario_id)
+        _insert_state(connection, scenario_id, plan_version, state, by)
+
+
+def _current(connection: duckdb.DuckDBPyConnection, scenario_id: str) -> tuple[int, str] | None:
+    row = connection.execute(
+        "SELECT plan_version, decision_hash FROM main.plan_rows WHERE scenario_id = ? ORDER BY plan_version DESC LIMIT 1",
+        [scenario_id],
+    ).fetchone()
+    return None if row is None else (int(row[0]), str(row[1]))
+
+
+def _load(connection: duckdb.DuckDBPyConnection, scenario_id: str, version: int) -> Plan | None:
+    row = connection.execute(
+        """
+        SELECT d.document, p.state FROM main.plan_documents d JOIN main.plans p USING (scenario_id, plan_version)
+        WHERE d.scenario_id = ? AND d.plan_version = ?""",
+        [scenario_id, version],
+    ).fetchone()
+    return None if row is None else plan_from_row(*row)
+
+
+def _insert_plan(connection: duckdb.DuckDBPyConnection, plan: Plan, decision: str, by: str) -> None:
+    key = {"scenario_id": plan.scenario_id, "plan_version": plan.plan_version}
+    insert(
+        connection,
+        "plan_rows",
+        [
+            {
+                **key,
+                "library_id": plan.inputs.library_id,
+                "inputs_hash": plan.inputs.hash,
+                "decision_hash": decision,
+                "status": plan.status,
+                "cost_usd_per_h": plan.cost_usd_per_h,
+                "init_usd": plan.init_usd,
+                "lower_bound_usd_per_h": plan.lower_bound_usd_per_h,
+                "gap": plan.gap,
+                "theta": plan.theta,
+                "solve_s": plan.solve_s,
+                "price_as_of": plan.inputs.price_as_of,
+                "created_at": _timestamp(plan.created_at),
+                "reason": plan.reason,
+            }
+        ],
+    )
+    insert(connection, "plan_documents", [{**key, "document": plan.model_dump_json(by_alias=True)}])
+    for table, items in (
+        ("plan_instances", plan.instances),
+        ("plan_offers", plan.offers),
+        ("plan_shortfalls", plan.shortfalls),
+    ):
+        insert(connection, table, [{**key, **_columns(table, item)} for item in items])
+    _insert_state(connection, plan.scenario_id, plan.plan_version, PlanState.PUBLISHED, by)
+    if plan.plan_version > 1:
+        _insert_state(connection, plan.scenario_id, plan.plan_version - 1, PlanState.SUPERSEDED, by)
+
+
+def _columns(table: str, item: Any) -> dict[str, Any]:
+    """The attributes of a plan's part that its table has as columns."""
+    return {
+        c.name: getattr(item, c.name) for c in TABLES[table].columns if c.name not in {"scenario_id", "plan_version"}
+    }
+
+
+def _insert_state(
+    connection: duckdb.DuckDBPyConnection, scenario_id: str, plan_version: int, state: PlanState, by: str
+) -> None:
+    row = connection.execute(
+        "SELECT coalesce(max(sequence), 0) FROM main.plan_states WHERE scenario_id = ? AND plan_version = ?",
+        [scenario_id, plan_version],
+    ).fetchone()
+    assert row is not None  # an aggregate always has a row
+    event = {"scenario_id": scenario_id, "plan_version": plan_version, "sequence": row[0] + 1}
+    insert(connection, "plan_states", [event | {"state": state, "since": utc_now(), "by": by}])
+
+
+def _insert_run(connection: duckdb.DuckDBPyConnection, run: AllocationRun, log: RunLog) -> None:
+    row = {name: getattr(log, name) for name in log.__dataclass_fields__}
+    row |= {"run_id": run.run_id, "scenario_id": run.scenario_id, "inputs_hash": run.inputs_hash, "note": run.note}
+    row |= {"input_ages_s": dict(run.input_ages_s), "started_at": run.started_at, "logged_at": utc_now()}
+    insert(connection, "allocation_runs", [row])
+
+
+def _timestamp(text: str) -> datetime:
+    value = datetime.fromisoformat(text)
+    if value.tzinfo is None:
+        raise ValueError(f"plan's created_at {text!r} has no time zone")
+    return value

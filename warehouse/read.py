@@ -1,0 +1,175 @@
+"""Reading the lake: typed values and Arrow tables, never half a library, never half a plan."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from catalogs.errors import LakeError, UnknownNameError
+from tasks.allocation.plan import Plan
+from warehouse.catalog_faults import lake_errors
+from warehouse.connect import Lake
+from warehouse.records import LibraryRecord, PlanSummary
+
+_SLIM = "template_id, combination_id, n_nodes, throughput_mtok_per_s, cycle_ms, launch_class, provenance, rel_error"
+
+
+def _rows(lake: Lake, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+    with lake_errors(lake.root):
+        return lake.connection.execute(sql, list(parameters)).fetchall()
+
+
+def _arrow(lake: Lake, sql: str, parameters: Sequence[Any] = ()) -> pa.Table:
+    with lake_errors(lake.root):
+        return lake.connection.execute(sql, list(parameters)).to_arrow_table()
+
+
+def current_library_id(lake: Lake, library_key: str) -> str | None:
+    """Id of the current library of a key (a scenario id), or None when none was built."""
+    rows = _rows(
+        lake,
+        "SELECT library_id FROM main.current_libraries WHERE library_key = ? ORDER BY sequence DESC LIMIT 1",
+        [library_key],
+    )
+    return rows[0][0] if rows else None
+
+
+def current_library(lake: Lake, key_or_id: str) -> LibraryRecord | None:
+    """The current library of a key, else the library with that id, else None."""
+    library_id = current_library_id(lake, key_or_id) or key_or_id
+    rows = _rows(
+        lake,
+        """SELECT library_id, profile_set_id, n_max, rho, mode, solver_version, node_configs, demand_bar
+        FROM main.library_rows WHERE library_id = ?""",
+        [library_id],
+    )
+    if not rows:
+        return None
+    library_id, profile_set, n_max, rho, mode, solver_version, configs, demand_bar = rows[0]
+    key = key_or_id if key_or_id != library_id else ""
+    return LibraryRecord(
+        library_id, key, profile_set, n_max, rho, mode, solver_version, tuple(configs), dict(demand_bar or {})
+    )
+
+
+def library_content_hash(lake: Lake, library_id: str) -> str | None:
+    """The hash a library was registered with, or None when it is not in the lake."""
+    rows = _rows(lake, "SELECT library_hash FROM main.library_rows WHERE library_id = ?", [library_id])
+    return rows[0][0] if rows else None
+
+
+def library_templates(lake: Lake, library_id: str, workload_id: str) -> pa.Table:
+    """All templates of a workload, slim (no stages), fastest first; the unpruned set."""
+    return _arrow(
+        lake,
+        f"""SELECT {_SLIM} FROM main.templates WHERE library_id = ? AND workload_id = ?
+        ORDER BY throughput_mtok_per_s DESC, template_id""",  # noqa: S608 - a constant
+        [library_id, workload_id],
+    )
+
+
+def frontier_templates(lake: Lake, library_id: str, workload_id: str, filter_id: str) -> pa.Table:
+    """Templates on the frontier of a workload under a filter, slim (no stages), fastest first.
+
+    Raises LakeError when no such frontier was registered: an empty table means that one was, and nothing survives.
+    """
+    known = _rows(
+        lake,
+        "SELECT DISTINCT filter_id FROM main.frontiers WHERE library_id = ? AND workload_id = ? ORDER BY 1",
+        [library_id, workload_id],
+    )
+    if (filter_id,) not in known:
+        have = ", ".join(name for (name,) in known) or "none"
+        raise LakeError(
+            f"library {library_id} has no frontier {filter_id!r} of workload {workload_id} (it has: {have})",
+            remedy="build the library with this filter",
+        )
+    return _arrow(
+        lake,
+        f"""SELECT {_SLIM} FROM main.templates
+        WHERE library_id = ? AND workload_id = ? AND template_id IN (
+            SELECT template_id FROM main.template_frontier WHERE library_id = ? AND workload_id = ? AND filter_id = ?)
+        ORDER BY throughput_mtok_per_s DESC, template_id""",  # noqa: S608 - a constant
+        [library_id, workload_id, library_id, workload_id, filter_id],
+    )
+
+
+def templates_by_id(lake: Lake, template_ids: Sequence[str]) -> pa.Table:
+    """Whole templates, nodes and stages nested as in TEMPLATE_SCHEMA, one per id, in the order of the ids.
+
+    Raises UnknownNameError for an id the lake does not have.
+    """
+    wanted = list(dict.fromkeys(template_ids))
+    table = _arrow(
+        lake,
+        """SELECT t.* FROM shards.solved_templates t
+        JOIN (SELECT unnest(?::VARCHAR[]) AS template_id, unnest(range(len(?::VARCHAR[]))) AS place) w USING (template_id)
+        ORDER BY w.place""",
+        [wanted, wanted],
+    )
+    if table.num_rows != len(wanted):
+        found = set(table.column("template_id").to_pylist())
+        missing = next(name for name in wanted if name not in found)
+        raise UnknownNameError("template", missing, found)
+    return table
+
+
+def profiles(lake: Lake, profile_set_id: str, workload_id: str) -> pa.Table:
+    """The profile rows of a workload, as PROFILE_SCHEMA."""
+    return _arrow(
+        lake,
+        "SELECT * EXCLUDE (profile_set_id) FROM main.profiles WHERE profile_set_id = ? AND workload_id = ?",
+        [profile_set_id, workload_id],
+    )
+
+
+def plan_from_row(document: str, state: str) -> Plan:
+    """A stored plan with the state it is in now."""
+    return Plan.model_validate(json.loads(document) | {"state": state})
+
+
+def current_plan(lake: Lake, scenario_id: str) -> Plan | None:
+    """The scenario's newest published plan, or None before the first."""
+    rows = _rows(lake, "SELECT max(plan_version) FROM main.plan_rows WHERE scenario_id = ?", [scenario_id])
+    return None if rows[0][0] is None else plan_version(lake, scenario_id, rows[0][0])
+
+
+def plan_version(lake: Lake, scenario_id: str, version: int) -> Plan:
+    """A published plan. Raises UnknownNameError, naming the versions there are."""
+    rows = _rows(
+        lake,
+        """SELECT d.document, p.state FROM main.plan_documents d JOIN main.plans p USING (scenario_id, plan_version)
+        WHERE d.scenario_id = ? AND d.plan_version = ?""",
+        [scenario_id, version],
+    )
+    if not rows:
+        known = [str(p.plan_version) for p in list_plans(lake, scenario_id)]
+        raise UnknownNameError("plan version", str(version), known, where=f"scenario {scenario_id}")
+    return plan_from_row(*rows[0])
+
+
+def list_plans(lake: Lake, scenario_id: str | None = None) -> list[PlanSummary]:
+    """Published plans of a scenario (of all scenarios for None), newest first per scenario."""
+    rows = _rows(
+        lake,
+        """SELECT scenario_id, plan_version, state, status, cost_usd_per_h, lower_bound_usd_per_h, gap, theta,
+            library_id, price_as_of, created_at, reason
+        FROM main.plans WHERE ? IS NULL OR scenario_id = ? ORDER BY scenario_id, plan_version DESC""",
+        [scenario_id, scenario_id],
+    )
+    return [PlanSummary(*row) for row in rows]
+
+
+def running_instances(lake: Lake, scenario_id: str) -> dict[tuple[str, str], int]:
+    """Instances the current plan says are running, by (region, template_id); {} before the first plan."""
+    rows = _rows(
+        lake,
+        """SELECT region, template_id, sum(instances)::BIGINT FROM main.plan_instances
+        WHERE scenario_id = ? AND plan_version = (SELECT max(plan_version) FROM main.plan_rows WHERE scenario_id = ?)
+        GROUP BY region, template_id ORDER BY region, template_id""",
+        [scenario_id, scenario_id],
+    )
+    return {(region, template_id): int(count) for region, template_id, count in rows}
