@@ -83,21 +83,43 @@ class RawRun:
     column_duals: NDArray[np.float64]
 
 
+class _QuietHighs(highspy.Highs):
+    """HiGHS without its banner: the usual constructor prints it to standard output, where only data may go."""
+
+    def __init__(self) -> None:
+        super(highspy.Highs, self).__init__()
+        self.setOptionValue("output_flag", False)
+        self.callbacks: list[object] = []
+
+
+class QuietHiGHS(pulp.HiGHS):
+    """PuLP's interface to HiGHS that writes nothing; options are set on ``lp.solverModel`` by the caller."""
+
+    def __init__(self, *, mip: bool = True) -> None:
+        super().__init__(mip=mip, msg=False)
+
+    def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 (PuLP's name)
+        """Give ``lp`` an empty, silent solver."""
+        lp.solverModel = _QuietHighs()
+
+
 def run_highs(
     problem: pulp.LpProblem, limits: SolveLimits, *, relax: bool, time_s: float, start: dict[str, float] | None = None
 ) -> RawRun:
     """Hand ``problem`` to HiGHS (``relax``: as an LP; ``start``: a feasible answer to begin with) and read what it says."""
-    solver = pulp.HiGHS(
-        msg=False,
-        mip=not relax,
-        gapRel=limits.gap,
-        threads=limits.threads,
-        timeLimit=max(time_s, 0.1),
-        random_seed=limits.seed,
-        primal_feasibility_tolerance=_FEASIBILITY_TOLERANCE,
-        mip_feasibility_tolerance=_FEASIBILITY_TOLERANCE,
-    )
+    solver = QuietHiGHS(mip=not relax)
+    options: dict[str, float | int] = {
+        "mip_rel_gap": limits.gap,
+        "threads": limits.threads,
+        "time_limit": max(time_s, 0.1),
+        "random_seed": limits.seed,
+        "primal_feasibility_tolerance": _FEASIBILITY_TOLERANCE,
+        "mip_feasibility_tolerance": _FEASIBILITY_TOLERANCE,
+    }
     solver.createAndConfigureSolver(problem)
+    for name, value in options.items():
+        if problem.solverModel.setOptionValue(name, value) != highspy.HighsStatus.kOk:
+            raise ValueError(f"HiGHS refuses {name} = {value}")
     solver.buildSolverModel(problem)
     model = problem.solverModel
     if start and not relax:

@@ -21,6 +21,7 @@ from tasks.allocation.outcome import (
     make_result,
     no_plan,
     objective_usd,
+    regions_missing,
     relative_gap,
     served_shares,
     trim,
@@ -211,7 +212,7 @@ def _cheapest(
     bound = found.bound if math.isfinite(found.bound) else 0.0
     theta = min(served_shares(problem, columns, counts).values())
     status = SolveStatus.SHORTFALL
-    if theta >= 1.0 - 1e-9:
+    if theta >= 1.0 - 1e-9 and regions_missing(problem, columns, counts) == 0:
         status = _status_of(relative_gap(objective_usd(problem, columns, counts), bound), limits)
     return make_result(
         problem,

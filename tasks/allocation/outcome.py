@@ -37,6 +37,15 @@ def served_shares(problem: AllocationProblem, columns: Columns, counts: NDArray[
     }
 
 
+def regions_missing(problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64]) -> int:
+    """How many of the regions that models want at least are without an instance of every phase, in all."""
+    return sum(
+        max(0, demand.min_regions - int((_rates(problem, columns, counts, demand).min(axis=0) > 0).sum()))
+        for demand in problem.demands
+        if demand.planned_req_per_s > 0
+    )
+
+
 def trim(
     problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64], needed: dict[str, float]
 ) -> NDArray[np.int64]:

@@ -88,7 +88,8 @@ class PlanOffer(_Model):
 class PlanWorkload(_Model):
     """What a workload was planned for: demand in the phase's tokens/s, the headroom, and what the plan supplies.
 
-    ``supplied_tok_per_s`` is headroom x throughput; ``usd_per_million_tok`` = cost / planned tokens.
+    ``supplied_tok_per_s`` is headroom x throughput; ``usd_per_million_tok`` = cost / tokens served (planned less
+    missing), None where none are.
     """
 
     workload: str

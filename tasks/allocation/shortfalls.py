@@ -16,6 +16,7 @@ from tasks.allocation.types import AllocationProblem, AllocationResult, ModelDem
 
 # Extra rent counts a little, so that of two supplies at equal extra price the one with the cheaper plan is named.
 _RENT_WEIGHT = 1e-3
+_NOTHING_MISSING = 1e-6  # as the checker sees it
 _AMPLE_NODES = 10_000
 _GAP, _TIME_S = 1e-3, 10.0
 _NO_SUPPLY = "no extra supply of what its regions sell would close it"
@@ -46,12 +47,14 @@ class Shortfall:
 
     ``extra``: cheapest extra nodes for its model while the plan's other models keep theirs; ``extra_rent_usd_per_h`` is
     what the plan's rent grows by with them. Empty with ``reason`` where nothing sold would close it.
+    ``regions`` is (served from, wanted) where the model is in fewer regions than it wants, else None.
     """
 
     workload_id: str
     missing_tok_per_s: float
     binding: tuple[BindingSupply, ...]
     budget_binds: bool
+    regions: tuple[int, int] | None
     extra: tuple[ExtraNodes, ...]
     extra_rent_usd_per_h: float
     reason: str
@@ -59,7 +62,11 @@ class Shortfall:
     def binding_text(self) -> str:
         """For people: ``L40Sx4 in aws/us-east-2 (8 of 8); budget``."""
         parts = [f"{b.node_config} in {b.region} ({b.nodes} of {b.nodes})" for b in self.binding]
-        return "; ".join(parts + (["budget"] if self.budget_binds else [])) or "no single configuration"
+        if self.budget_binds:
+            parts.append("budget")
+        if self.regions:
+            parts.append(f"regions ({self.regions[0]} of {self.regions[1]})")
+        return "; ".join(parts) or "no single configuration"
 
     def extra_text(self) -> str:
         """For people: ``+2 L40Sx4 in aws/us-east-2 (+7.20 USD/h)``."""
@@ -74,7 +81,7 @@ class Shortfall:
 def explain_shortfalls(
     problem: AllocationProblem, result: AllocationResult, limits: SolveLimits
 ) -> tuple[Shortfall, ...]:
-    """One row per workload of every model the plan does not serve in full; empty where nothing is missing.
+    """One row per workload of every model not served in full or from too few regions; empty where nothing is missing.
 
     Solves one small ILP per short model (see :func:`_cheapest_extra`).
     """
@@ -82,25 +89,30 @@ def explain_shortfalls(
     rent = result.cost_usd_per_h
     rows: list[Shortfall] = []
     for demand in problem.demands:
-        missing = demand.planned_req_per_s - _served_req_per_s(problem, result, demand)
-        if missing <= demand.planned_req_per_s * 10 * RATE_TOLERANCE:
+        if demand.planned_req_per_s <= 0:
+            continue
+        served, regions = _served(problem, result, demand)
+        missing = max(0.0, demand.planned_req_per_s - served)
+        is_short = missing > demand.planned_req_per_s * _NOTHING_MISSING
+        if not is_short and regions >= demand.min_regions:
             continue
         extra, extra_rent, reason = _cheapest_extra(problem, result, demand, used, limits)
         budget = problem.budget_usd_per_h
         budget_binds = budget is not None and not reason and rent + extra_rent > budget * (1 + RATE_TOLERANCE)
-        for candidates in problem.candidates:
-            if candidates.workload_id in demand.workload_ids:
-                rows.append(
-                    Shortfall(
-                        workload_id=candidates.workload_id,
-                        missing_tok_per_s=missing * candidates.tokens_per_request,
-                        binding=_binding(problem, candidates.counts, demand, used),
-                        budget_binds=budget_binds,
-                        extra=extra,
-                        extra_rent_usd_per_h=extra_rent,
-                        reason=reason,
-                    )
-                )
+        rows.extend(
+            Shortfall(
+                workload_id=candidates.workload_id,
+                missing_tok_per_s=(missing if is_short else 0.0) * candidates.tokens_per_request,
+                binding=_binding(problem, candidates.counts, demand, used),
+                budget_binds=budget_binds,
+                regions=(regions, demand.min_regions) if regions < demand.min_regions else None,
+                extra=extra,
+                extra_rent_usd_per_h=extra_rent,
+                reason=reason,
+            )
+            for candidates in problem.candidates
+            if candidates.workload_id in demand.workload_ids
+        )
     return tuple(rows)
 
 
@@ -121,7 +133,8 @@ def _used_nodes(problem: AllocationProblem, result: AllocationResult) -> NDArray
     return used
 
 
-def _served_req_per_s(problem: AllocationProblem, result: AllocationResult, demand: ModelDemand) -> float:
+def _served(problem: AllocationProblem, result: AllocationResult, demand: ModelDemand) -> tuple[float, int]:
+    """Requests/s served with the phases together per region, and from how many regions."""
     where = _template_rows(problem)
     rate = {(region, w): 0.0 for region in demand.regions for w in demand.workload_ids}
     for row in result.instances:
@@ -130,17 +143,15 @@ def _served_req_per_s(problem: AllocationProblem, result: AllocationResult, dema
             c = problem.candidates[w]
             one = c.headroom * c.throughput_mtok_per_s[i] / 1000.0 / c.tokens_per_request
             rate[row.region, row.workload_id] += row.instances * one
-    return min(
-        demand.planned_req_per_s,
-        math.fsum(min(rate[region, w] for w in demand.workload_ids) for region in demand.regions),
-    )
+    per_region = [min(rate[region, w] for w in demand.workload_ids) for region in demand.regions]
+    return math.fsum(per_region), sum(q > 0 for q in per_region)
 
 
 def _binding(
     problem: AllocationProblem, counts: NDArray[np.int16], demand: ModelDemand, used: NDArray[np.int64]
 ) -> tuple[BindingSupply, ...]:
     """Configurations some template of the workload uses, sold in an allowed region, with every node taken or none there."""
-    useful = (counts > 0).any(axis=0)
+    useful = np.asarray((counts > 0).any(axis=0))
     rows = []
     for region in sorted(demand.regions):
         r = problem.regions.index(region)

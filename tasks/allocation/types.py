@@ -65,7 +65,8 @@ class ModelDemand:
 class AllocationProblem:
     """Prices and capacity are [regions, node_configs] arrays; a NaN price means not sold there, and the node cannot be
     used. ``capacity_nodes`` is never infinite; ``capacity_basis`` says where each figure comes from. ``running`` counts
-    instances by (region, template_id): only instances beyond them pay ``init_share`` (K) of an hour's price."""
+    instances by (region, template_id): only instances beyond them pay ``init_share`` (K) of an hour's price. Capacity
+    counts nodes already held too. ``budget_usd_per_h`` caps the rent, not the start-up charge."""
 
     regions: tuple[str, ...]
     node_configs: tuple[str, ...]
@@ -92,7 +93,7 @@ class SolveLimits:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """``instances`` of a template in a region, of them ``new_instances`` not running yet."""
+    """``instances`` of a template in a region, of them ``new_instances`` not running yet; the cost is of all of them."""
 
     region: str
     template_id: str

@@ -1,0 +1,265 @@
+"""The independent check of an answer: everything is recomputed from the problem's tables, nothing is asked of a solver.
+
+This module and :mod:`tasks.allocation.plan_checker` share no code with the solvers and import none. Each rule returns
+plain sentences; an empty list means the answer stands.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tasks.allocation.types import AllocationProblem, AllocationResult, ModelDemand, SolveStatus
+
+# Relative: what sums of a few hundred floats can differ by, and less than any rate or price is known to.
+TOLERANCE = 1e-6
+_PLANNED = (SolveStatus.OPTIMAL, SolveStatus.GAP, SolveStatus.TIME_LIMIT, SolveStatus.SHORTFALL)
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRow:
+    """One decided row as any table states it; ``cost_usd_per_h`` is of all its instances."""
+
+    region: str
+    template_id: str
+    workload_id: str
+    instances: int
+    new_instances: int
+    cost_usd_per_h: float
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The stated figures of an answer."""
+
+    status: SolveStatus
+    cost_usd_per_h: float
+    init_usd: float
+    lower_bound_usd: float
+    gap: float
+    theta: float
+    theta_upper: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Template:
+    workload: int
+    nodes: dict[str, int]
+    req_per_s: float
+
+
+def check_result(problem: AllocationProblem, result: AllocationResult) -> list[str]:
+    """Faults of a solver's answer, as sentences; empty if it holds."""
+    rows = [
+        DecisionRow(r.region, r.template_id, r.workload_id, r.instances, r.new_instances, r.cost_usd_per_h)
+        for r in result.instances
+    ]
+    totals = Totals(
+        result.status,
+        result.cost_usd_per_h,
+        result.init_usd,
+        result.lower_bound_usd,
+        result.gap,
+        result.theta,
+        result.theta_upper,
+    )
+    faults = check_decision(problem, rows, totals)
+    if not close(result.objective_usd, result.cost_usd_per_h + result.init_usd):
+        faults.append(
+            f"objective {result.objective_usd} is not rent {result.cost_usd_per_h} + start-up {result.init_usd}"
+        )
+    return faults
+
+
+def check_decision(problem: AllocationProblem, rows: Sequence[DecisionRow], totals: Totals) -> list[str]:
+    """All rules on decision rows and stated totals."""
+    if totals.status not in _PLANNED:
+        return [f"status {totals.status} carries no plan"]
+    templates = template_facts(problem)
+    faults = row_faults(problem, rows, templates)
+    if faults:
+        return faults  # the rules below would only repeat them in other words
+    return [
+        *capacity_faults(problem, rows, templates),
+        *demand_faults(problem, rows, totals, templates),
+        *cost_faults(problem, rows, totals),
+        *figure_faults(totals),
+    ]
+
+
+def template_facts(problem: AllocationProblem) -> dict[tuple[str, str], _Template]:
+    """By (workload id, template id): nodes by configuration and planned req/s of one instance."""
+    facts = {}
+    for w, candidates in enumerate(problem.candidates):
+        for i, template_id in enumerate(candidates.template_ids):
+            nodes = {config: int(candidates.counts[i][k]) for k, config in enumerate(problem.node_configs)}
+            tok_per_s = int(candidates.throughput_mtok_per_s[i]) / 1000
+            rate = tok_per_s * candidates.headroom / candidates.tokens_per_request
+            facts[candidates.workload_id, template_id] = _Template(w, {c: n for c, n in nodes.items() if n}, rate)
+    return facts
+
+
+def close(a: float, b: float, scale: float = 1e-3) -> bool:
+    """Whether two stated figures are one, within the tolerance; NaN is never close."""
+    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE * scale)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def row_faults(
+    problem: AllocationProblem, rows: Sequence[DecisionRow], templates: dict[tuple[str, str], _Template]
+) -> list[str]:
+    """Faults of single rows: names, whole counts, allowed regions, new instances, prices, repeats."""
+    faults = []
+    allowed = {workload_id: set(d.regions) for d in problem.demands for workload_id in d.workload_ids}
+    for row in rows:
+        name = f"{row.template_id} in {row.region}"
+        if row.region not in problem.regions:
+            faults.append(f"{name}: unknown region")
+        elif (row.workload_id, row.template_id) not in templates:
+            faults.append(f"{name}: no such template of workload {row.workload_id}")
+        elif row.region not in allowed.get(row.workload_id, set()):
+            faults.append(f"{name}: region not allowed for workload {row.workload_id}")
+        elif not _is_whole(row.instances) or row.instances < 1:
+            faults.append(f"{name}: {row.instances} instances is not a whole number above 0")
+        else:
+            faults.extend(_amount_faults(problem, row, templates[row.workload_id, row.template_id], name))
+    for (region, template_id, workload_id), times in Counter(
+        (r.region, r.template_id, r.workload_id) for r in rows
+    ).items():
+        if times > 1:
+            faults.append(f"{template_id} of {workload_id} in {region}: {times} rows")
+    return faults
+
+
+def _amount_faults(problem: AllocationProblem, row: DecisionRow, template: _Template, name: str) -> list[str]:
+    faults = []
+    running = problem.running.get((row.region, row.template_id), 0)
+    new = max(row.instances - running, 0)
+    if not _is_whole(row.new_instances) or row.new_instances != new:
+        faults.append(f"{name}: {row.new_instances} new instances, {running} run of {row.instances}")
+    price = _price(problem, row.region, template)
+    if math.isnan(price):
+        faults.append(f"{name}: the region does not sell all of its nodes")
+    elif not close(row.cost_usd_per_h, row.instances * price):
+        faults.append(f"{name}: costs {row.instances * price} USD/h, not {row.cost_usd_per_h}")
+    return faults
+
+
+def _price(problem: AllocationProblem, region: str, template: _Template) -> float:
+    """USD/h of one instance; NaN where a node is not sold."""
+    row = problem.price_usd_per_h[problem.regions.index(region)]
+    return math.fsum(count * float(row[problem.node_configs.index(c)]) for c, count in template.nodes.items())
+
+
+def capacity_faults(
+    problem: AllocationProblem, rows: Iterable[DecisionRow], templates: dict[tuple[str, str], _Template]
+) -> list[str]:
+    """Regions whose nodes of a configuration are used beyond capacity."""
+    faults = []
+    for (region, config), used in sorted(nodes_used(rows, templates).items()):
+        have = int(problem.capacity_nodes[problem.regions.index(region), problem.node_configs.index(config)])
+        if used > have:
+            faults.append(f"{used} nodes {config} in {region}, {have} can be had")
+    return faults
+
+
+def nodes_used(rows: Iterable[DecisionRow], templates: dict[tuple[str, str], _Template]) -> dict[tuple[str, str], int]:
+    """Nodes used by (region, configuration)."""
+    used: dict[tuple[str, str], int] = defaultdict(int)
+    for row in rows:
+        for config, count in templates[row.workload_id, row.template_id].nodes.items():
+            used[row.region, config] += row.instances * count
+    return used
+
+
+def served_req_per_s(
+    demand: ModelDemand, rows: Iterable[DecisionRow], templates: dict[tuple[str, str], _Template]
+) -> tuple[float, int]:
+    """What the rows serve of a model: req/s, its phases together in each region; and in how many regions."""
+    rate: dict[tuple[str, str], float] = defaultdict(float)
+    for row in rows:
+        rate[row.region, row.workload_id] += row.instances * templates[row.workload_id, row.template_id].req_per_s
+    per_region = [min(rate[region, w] for w in demand.workload_ids) for region in demand.regions]
+    return math.fsum(per_region), sum(q > 0 for q in per_region)
+
+
+def demand_faults(
+    problem: AllocationProblem,
+    rows: Sequence[DecisionRow],
+    totals: Totals,
+    templates: dict[tuple[str, str], _Template],
+) -> list[str]:
+    """Demand, co-location, minimum regions, released models, and the stated common share theta."""
+    faults, shares = [], []
+    short = totals.status is SolveStatus.SHORTFALL
+    for demand in problem.demands:
+        own = [row for row in rows if row.workload_id in demand.workload_ids]
+        if demand.planned_req_per_s == 0:
+            if own:
+                faults.append(f"{demand.model} has no demand but {sum(r.instances for r in own)} instances")
+            continue
+        served, regions = served_req_per_s(demand, own, templates)
+        shares.append(min(served / demand.planned_req_per_s, 1.0))
+        want = totals.theta if short else 1.0
+        if shares[-1] < want - TOLERANCE:
+            faults.append(
+                f"{demand.model}: {served:.6g} req/s served with its phases together, "
+                f"{want * demand.planned_req_per_s:.6g} wanted"
+            )
+        if not short and regions < demand.min_regions:
+            faults.append(f"{demand.model}: served from {regions} regions, {demand.min_regions} wanted")
+    theta = min(shares, default=1.0)
+    if not close(totals.theta, theta, 1.0):
+        faults.append(f"theta is stated as {totals.theta}, the least served share is {theta}")
+    if short and theta >= 1 - TOLERANCE and not _regions_missing(problem, rows, templates):
+        faults.append("status shortfall, but nothing is missing")
+    return faults
+
+
+def _regions_missing(
+    problem: AllocationProblem, rows: Sequence[DecisionRow], templates: dict[tuple[str, str], _Template]
+) -> bool:
+    for demand in problem.demands:
+        own = [row for row in rows if row.workload_id in demand.workload_ids]
+        if demand.planned_req_per_s > 0 and served_req_per_s(demand, own, templates)[1] < demand.min_regions:
+            return True
+    return False
+
+
+def cost_faults(problem: AllocationProblem, rows: Sequence[DecisionRow], totals: Totals) -> list[str]:
+    """Rent, start-up charge and budget."""
+    faults = []
+    rent = math.fsum(row.cost_usd_per_h for row in rows)
+    if not close(totals.cost_usd_per_h, rent):
+        faults.append(f"rent is {rent} USD/h, stated as {totals.cost_usd_per_h}")
+    charge = math.fsum(row.cost_usd_per_h / row.instances * row.new_instances * problem.init_share for row in rows)
+    if not close(totals.init_usd, charge):
+        faults.append(f"start-up charge is {charge} USD, stated as {totals.init_usd}")
+    budget = problem.budget_usd_per_h
+    if budget is not None and rent > budget * (1 + TOLERANCE) + TOLERANCE:
+        faults.append(f"rent {rent} USD/h exceeds the budget of {budget}")
+    return faults
+
+
+def figure_faults(totals: Totals) -> list[str]:
+    """Bound, gap and theta against each other."""
+    faults = []
+    objective = totals.cost_usd_per_h + totals.init_usd
+    bound = totals.lower_bound_usd
+    if not 0 <= bound <= objective * (1 + TOLERANCE) + TOLERANCE:
+        faults.append(f"bound {bound} is not between 0 and the objective {objective}")
+    gap = (objective - bound) / objective if objective > 0 else 0.0
+    if not close(totals.gap, gap, 1.0):
+        faults.append(f"gap is {gap}, stated as {totals.gap}")
+    if not 0 <= totals.theta <= totals.theta_upper * (1 + TOLERANCE) <= 1 + 2 * TOLERANCE:
+        faults.append(f"theta {totals.theta} and its bound {totals.theta_upper} are out of order")
+    if totals.status is SolveStatus.OPTIMAL and not gap <= 2 * TOLERANCE:
+        faults.append(f"status optimal with a gap of {gap}")
+    if totals.status is not SolveStatus.SHORTFALL and totals.theta_upper != 1.0:
+        faults.append(f"all demand is met, but theta is bounded by {totals.theta_upper}")
+    return faults

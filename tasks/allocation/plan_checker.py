@@ -1,0 +1,301 @@
+"""The independent check of a plan document, column by column, before it may be published.
+
+Everything a plan states is held against the problem and the raw tables it came from: decision rows and totals by
+:mod:`tasks.allocation.checker`, then instances and stages against the template rows, offers against the catalog,
+workloads and shortfalls recomputed. Shares no code with what builds a plan.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from catalogs.types import Offer
+from tasks.allocation.checker import (
+    TOLERANCE,
+    DecisionRow,
+    Totals,
+    check_decision,
+    close,
+    nodes_used,
+    served_req_per_s,
+    template_facts,
+)
+from tasks.allocation.plan import PLAN_SCHEMA_VERSION, Plan, PlanInstance, PlanShortfall, PlanStage
+from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
+
+_BINDING = re.compile(r"^(?P<config>\S+) in (?P<region>\S+) \((?P<used>\d+) of (?P<have>\d+)\)$")
+_UTC = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFacts:
+    """The raw tables: rows of TEMPLATE_SCHEMA, offers by id, SLO by workload id."""
+
+    templates: pa.Table
+    offers: Mapping[str, Offer]
+    slo_ms: Mapping[str, float]
+
+
+def check_plan(problem: AllocationProblem, plan: Plan, facts: PlanFacts) -> list[str]:
+    """Faults of a plan, as sentences; empty if every column holds."""
+    rows = [
+        DecisionRow(
+            r.region, r.template_id, r.workload_id, r.instances, r.new_instances, r.cost_usd_per_h * r.instances
+        )
+        for r in plan.instances
+    ]
+    totals = Totals(
+        plan.status,
+        plan.cost_usd_per_h,
+        plan.init_usd,
+        plan.lower_bound_usd_per_h,
+        plan.gap,
+        plan.theta,
+        plan.theta_upper,
+    )
+    faults = check_decision(problem, rows, totals)
+    if faults:
+        return faults
+    templates = {row["template_id"]: row for row in _wanted(facts.templates, {r.template_id for r in rows})}
+    return [
+        *_header_faults(plan),
+        *(fault for r in plan.instances for fault in _instance_faults(problem, r, templates.get(r.template_id), facts)),
+        *_offer_faults(problem, plan, rows, facts),
+        *_workload_faults(problem, plan, rows, facts),
+        *_shortfall_faults(problem, plan, rows),
+    ]
+
+
+def _wanted(table: pa.Table, ids: set[str]) -> list[dict[str, Any]]:
+    position = [i for i, template_id in enumerate(table["template_id"].to_pylist()) if template_id in ids]
+    rows: list[dict[str, Any]] = table.take(position).to_pylist()
+    return rows
+
+
+def _header_faults(plan: Plan) -> list[str]:
+    faults = []
+    if plan.schema_version != PLAN_SCHEMA_VERSION:
+        faults.append(f"plan schema {plan.schema_version}, this code writes {PLAN_SCHEMA_VERSION}")
+    if plan.plan_version < 1:
+        faults.append(f"plan_version {plan.plan_version} is not 1 or more")
+    if not (math.isfinite(plan.solve_s) and plan.solve_s >= 0):
+        faults.append(f"solve_s is {plan.solve_s}")
+    if not _UTC.match(plan.created_at):
+        faults.append(f"created_at {plan.created_at!r} is not a UTC time")
+    texts = {"scenario_id": plan.scenario_id, "reason": plan.reason, "inputs.running_basis": plan.inputs.running_basis}
+    texts |= {f"inputs.{name}": getattr(plan.inputs, name) for name in ("hash", "price_as_of", "library_id")}
+    faults += [f"{name} is empty" for name, text in texts.items() if not text.strip()]
+    optimal, bound = plan.baselines.homo_optimal_usd_per_h, plan.baselines.homo_optimal_lower_bound_usd_per_h
+    if optimal is not None and bound is not None and bound > optimal * (1 + TOLERANCE):
+        faults.append(f"the homogeneous bound {bound} exceeds its cost {optimal}")
+    return faults
+
+
+def _instance_faults(
+    problem: AllocationProblem, row: PlanInstance, template: Mapping[str, Any] | None, facts: PlanFacts
+) -> list[str]:
+    name = f"{row.template_id} in {row.region}"
+    if template is None:
+        return [f"{name}: no template row"]
+    faults = []
+    stated = {
+        "combination_id": row.combination_id,
+        "workload_id": row.workload_id,
+        "launch_class": row.launch_class.value,
+        "cycle_ms": row.cycle_ms,
+        "provenance": row.provenance,
+        "rel_error": row.rel_error,
+    }
+    faults += [
+        f"{name}: {k} is {v!r}, the template says {template[k]!r}" for k, v in stated.items() if v != template[k]
+    ]
+    candidates = _candidates(problem, row.workload_id)
+    if row.workload != candidates.alias:
+        faults.append(f"{name}: workload {row.workload!r} is {candidates.alias!r}")
+    rate = int(candidates.throughput_mtok_per_s[candidates.template_ids.index(row.template_id)]) / 1000
+    if not (close(row.throughput_tok_per_s, rate) and close(rate, template["throughput_mtok_per_s"] / 1000)):
+        faults.append(f"{name}: throughput {row.throughput_tok_per_s} tok/s, the template says {rate}")
+    slo = facts.slo_ms.get(row.workload_id, math.nan)
+    # How long a prompt waits before its first stage differs by mode; that S stages take S cycles does not.
+    if not row.cycle_ms * len(row.stages) <= slo * (1 + TOLERANCE):
+        faults.append(f"{name}: {len(row.stages)} stages of {row.cycle_ms} ms exceed the SLO of {slo} ms")
+    return faults + _stage_faults(row, template, name) + _node_faults(row, facts, name)
+
+
+def _stage_faults(row: PlanInstance, template: Mapping[str, Any], name: str) -> list[str]:
+    faults = []
+    placed: Counter[str] = Counter(node.node_config for stage in row.stages for node in stage.nodes)
+    wanted = {node["node_config"]: int(node["nodes"]) for node in template["nodes"]}
+    if dict(placed) != wanted:
+        faults.append(f"{name}: its stages hold {dict(placed)}, the combination {wanted}")
+    next_layer = 0
+    for s, stage in enumerate(row.stages):
+        first, last = stage.layers
+        if first != next_layer or last < first:
+            faults.append(f"{name}: stage {s} holds layers {first}-{last}, {next_layer} is next")
+        next_layer = last + 1
+        position = "only" if len(row.stages) == 1 else "first" if s == 0 else "mid"
+        if s and s == len(row.stages) - 1:
+            position = "last"
+        if stage.position != position:
+            faults.append(f"{name}: stage {s} is called {stage.position}, it is {position}")
+        if not close(math.fsum(node.share for node in stage.nodes), 1.0, 1.0):
+            faults.append(f"{name}: the shares of stage {s} do not add up to 1")
+    if [_plain(stage) for stage in row.stages] != [_plain_row(stage) for stage in template["stages"]]:
+        faults.append(f"{name}: its stages are not those of the template")
+    return faults
+
+
+def _plain(stage: PlanStage) -> tuple[Any, ...]:
+    nodes = tuple((n.node_config, n.tp, n.pp, n.replicas, n.batch, round(n.share, 9)) for n in stage.nodes)
+    return (*stage.layers, stage.position, nodes)
+
+
+def _plain_row(stage: Mapping[str, Any]) -> tuple[Any, ...]:
+    nodes = tuple(
+        (m["node_config"], m["tp"], m["pp"], m["replicas"], m["batch"], round(m["share"], 9)) for m in stage["members"]
+    )
+    return (stage["layer_start"], stage["layer_end"], stage["position"], nodes)
+
+
+def _node_faults(row: PlanInstance, facts: PlanFacts, name: str) -> list[str]:
+    """Every node's machine must be on offer in the region, in the row's market."""
+    sold = {(o.region, o.node_config, o.instance_type, o.market) for o in facts.offers.values()}
+    return [
+        f"{name}: {node.instance_type} with {node.node_config} is not offered there as {row.market.value}"
+        for stage in row.stages
+        for node in stage.nodes
+        if (row.region, node.node_config, node.instance_type, row.market) not in sold
+    ]
+
+
+def _offer_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow], facts: PlanFacts) -> list[str]:
+    faults = []
+    rented: Counter[tuple[str, str]] = Counter()
+    for row in plan.offers:
+        offer = facts.offers.get(row.offer_id)
+        if offer is None:
+            faults.append(f"offer {row.offer_id} is not in the catalog")
+            continue
+        faults += [
+            f"offer {row.offer_id}: {column} {getattr(row, column)!r} is {getattr(offer, column)!r}"
+            for column in ("region", "node_config", "instance_type", "market")
+            if getattr(row, column) != getattr(offer, column)
+        ]
+        if row.region in problem.regions and row.node_config in problem.node_configs:
+            r, k = problem.regions.index(row.region), problem.node_configs.index(row.node_config)
+            price, have = float(problem.price_usd_per_h[r, k]), int(problem.capacity_nodes[r, k])
+            if not (close(row.price_usd_per_h, price) and close(row.price_usd_per_h, offer.price_usd_per_h)):
+                faults.append(f"offer {row.offer_id}: price {row.price_usd_per_h}, the plan was priced at {price}")
+            if row.availability_nodes != have:
+                faults.append(f"offer {row.offer_id}: {row.availability_nodes} nodes available, {have} are")
+            basis = problem.capacity_basis.get((row.region, row.node_config))
+            if row.availability_basis != basis:
+                faults.append(f"offer {row.offer_id}: availability is {row.availability_basis.value}, not {basis}")
+        rented[row.region, row.node_config] += row.nodes
+    used = nodes_used(rows, template_facts(problem))
+    if {key: n for key, n in rented.items() if n} != used or any(row.nodes < 1 for row in plan.offers):
+        faults.append(f"nodes rented {dict(rented)} are not the nodes used {dict(used)}")
+    bill = math.fsum(row.nodes * row.price_usd_per_h for row in plan.offers)
+    if not close(bill, plan.cost_usd_per_h):
+        faults.append(f"the offers cost {bill} USD/h, the plan states {plan.cost_usd_per_h}")
+    return faults
+
+
+def _candidates(problem: AllocationProblem, workload_id: str) -> WorkloadCandidates:
+    return next(c for c in problem.candidates if c.workload_id == workload_id)
+
+
+def _missing_req_per_s(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow]) -> float:
+    own = [row for row in rows if row.workload_id in demand.workload_ids]
+    missing = demand.planned_req_per_s - served_req_per_s(demand, own, template_facts(problem))[0]
+    return missing if missing > demand.planned_req_per_s * TOLERANCE else 0.0
+
+
+def _regions_of(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow]) -> int:
+    own = [row for row in rows if row.workload_id in demand.workload_ids]
+    return served_req_per_s(demand, own, template_facts(problem))[1]
+
+
+def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow], facts: PlanFacts) -> list[str]:
+    faults = []
+    expected = [workload_id for demand in problem.demands for workload_id in demand.workload_ids]
+    if sorted(expected) != sorted(row.workload_id for row in plan.workloads):
+        return ["the plan's workloads are not those of the problem, one row each"]
+    demand_of = {workload_id: demand for demand in problem.demands for workload_id in demand.workload_ids}
+    for row in plan.workloads:
+        c, demand = _candidates(problem, row.workload_id), demand_of[row.workload_id]
+        stated = (row.workload, row.model, row.phase, row.slo_ms, row.headroom, row.planned_req_per_s)
+        facts_row = (c.alias, demand.model, c.phase.value, facts.slo_ms.get(row.workload_id), c.headroom)
+        if stated != (*facts_row, demand.planned_req_per_s):
+            faults.append(f"workload {row.workload_id}: {stated} is {(*facts_row, demand.planned_req_per_s)}")
+        own = [r for r in plan.instances if r.workload_id == row.workload_id]
+        planned = demand.planned_req_per_s * c.tokens_per_request
+        supplied = math.fsum(r.instances * r.throughput_tok_per_s for r in own) * c.headroom
+        cost = math.fsum(r.instances * r.cost_usd_per_h for r in own)
+        served = planned - _missing_req_per_s(problem, demand, rows) * c.tokens_per_request
+        unit = cost / (served * 0.0036) if served > planned * TOLERANCE else None
+        figures = (
+            ("planned_tok_per_s", row.planned_tok_per_s, planned),
+            ("supplied_tok_per_s", row.supplied_tok_per_s, supplied),
+            ("cost_usd_per_h", row.cost_usd_per_h, cost),
+            ("usd_per_million_tok", row.usd_per_million_tok, unit),
+        )
+        for column, value, true in figures:
+            if (value is None) != (true is None) or (value is not None and true is not None and not close(value, true)):
+                faults.append(f"workload {row.workload_id}: {column} is {value}, it should be {true}")
+    return faults
+
+
+def _shortfall_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow]) -> list[str]:
+    faults = []
+    expected: dict[str, float] = {}
+    for demand in problem.demands:
+        missing, regions = _missing_req_per_s(problem, demand, rows), _regions_of(problem, demand, rows)
+        if missing > 0 or (demand.planned_req_per_s > 0 and regions < demand.min_regions):
+            for workload_id in demand.workload_ids:
+                expected[workload_id] = missing * _candidates(problem, workload_id).tokens_per_request
+    if sorted(expected) != sorted(row.workload_id for row in plan.shortfalls):
+        return [f"shortfalls are stated for {len(plan.shortfalls)} workloads, {len(expected)} miss something"]
+    used = nodes_used(rows, template_facts(problem))
+    for row in plan.shortfalls:
+        if row.workload != _candidates(problem, row.workload_id).alias:
+            faults.append(f"shortfall of {row.workload_id}: workload {row.workload!r} is not its name")
+        if not close(row.missing_tok_per_s, expected[row.workload_id]):
+            faults.append(f"shortfall of {row.workload_id}: {row.missing_tok_per_s}, not {expected[row.workload_id]}")
+        if not row.cheapest_extra.strip():
+            faults.append(f"shortfall of {row.workload_id}: nothing is said of what would close it")
+        demand = next(d for d in problem.demands if row.workload_id in d.workload_ids)
+        regions = _regions_of(problem, demand, rows)
+        few, text = regions < demand.min_regions, f"regions ({regions} of {demand.min_regions})"
+        if few != ("regions (" in row.binding) or (few and text not in row.binding):
+            faults.append(f"shortfall of {row.workload_id}: of its binding {row.binding!r}, {text} is true")
+        faults.extend(_binding_faults(problem, row, used))
+    return faults
+
+
+def _binding_faults(problem: AllocationProblem, row: PlanShortfall, used: Mapping[tuple[str, str], int]) -> list[str]:
+    """Each configuration said to bind must be sold there, usable by the workload, and wholly used."""
+    faults = []
+    useful = np.asarray((_candidates(problem, row.workload_id).counts > 0).any(axis=0))
+    for part in row.binding.split("; "):
+        if part in ("budget", "no single configuration") or part.startswith("regions ("):
+            continue
+        match = _BINDING.match(part)
+        if match is None or match["region"] not in problem.regions or match["config"] not in problem.node_configs:
+            faults.append(f"shortfall of {row.workload_id}: {part!r} names no supply")
+            continue
+        r, k = problem.regions.index(match["region"]), problem.node_configs.index(match["config"])
+        have = int(problem.capacity_nodes[r, k])
+        counts = (int(match["used"]), int(match["have"]), used.get((match["region"], match["config"]), 0))
+        if counts != (have, have, have) or not useful[k]:
+            faults.append(f"shortfall of {row.workload_id}: {part!r} does not bind")
+    return faults
