@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +16,7 @@ from flows.cli_common import (
     LakeOption,
     ScenarioOption,
     described,
+    is_path,
     put,
     put_json,
     put_lines,
@@ -25,6 +25,7 @@ from flows.settings import lake_root_of
 
 if TYPE_CHECKING:
     from tasks.allocation.plan import Plan
+    from warehouse.connect import Lake
     from warehouse.records import PlanSummary
 
 
@@ -56,7 +57,7 @@ def list_plans(
     from flows.render import plan_list_lines
 
     root = lake_root_of(lake)
-    summaries = _summaries(root, None if scenario is None else _scenario_id(root, scenario))
+    summaries = _summaries(root, scenario)
     if as_json:
         put_json([{**asdict(summary), "created_at": summary.created_at.isoformat()} for summary in summaries])
     else:
@@ -75,7 +76,7 @@ def show_plan(
     from flows.render import plan_lines
 
     root = lake_root_of(lake)
-    plan = _plan(root, _scenario_id(root, scenario), version)
+    plan = _plan(root, scenario, version)
     if as_json:
         put(plan.model_dump_json(by_alias=True, indent=2))
     else:
@@ -98,8 +99,7 @@ def diff_two_plans(
     from flows.cli_diff import diff_lines, diff_plans
 
     root = lake_root_of(lake)
-    scenario_id = _scenario_id(root, scenario)
-    diff = diff_plans(_plan(root, scenario_id, before), _plan(root, scenario_id, after))
+    diff = diff_plans(_plan(root, scenario, before), _plan(root, scenario, after))
     if as_json:
         put_json(diff.document())
     else:
@@ -108,13 +108,45 @@ def diff_two_plans(
         raise typer.Exit(ExitCode.DIFFERENCE)
 
 
-def _scenario_id(root: Path, scenario: str) -> str:
-    raise NotImplementedError(CoralError, UnknownNameError)
+def _scenario_id(scenario: str) -> str:
+    """The id that plans are kept under: the name itself, or the ``id`` of the file at that path."""
+    if not is_path(scenario):
+        return scenario
+    from catalogs.scenarios import scenario_id
+
+    return scenario_id(scenario)
 
 
-def _summaries(root: Path, scenario_id: str | None) -> Sequence[PlanSummary]:
-    raise NotImplementedError
+def _summaries(root: Path, scenario: str | None) -> list[PlanSummary]:
+    from warehouse.connect import Lake
+    from warehouse.read import list_plans
+
+    with Lake.open(root, read_only=True) as lake:
+        return list_plans(lake, None if scenario is None else _known(lake, scenario))
 
 
-def _plan(root: Path, scenario_id: str, version: int | None) -> Plan:
-    raise NotImplementedError
+def _plan(root: Path, scenario: str, version: int | None) -> Plan:
+    """A published plan, the newest for version None. Raises UnknownNameError for a scenario or version that is not there."""
+    from warehouse.connect import Lake
+    from warehouse.read import current_plan, plan_version
+
+    with Lake.open(root, read_only=True) as lake:
+        scenario_id = _known(lake, scenario)
+        if version is not None:
+            return plan_version(lake, scenario_id, version)
+        plan = current_plan(lake, scenario_id)
+        assert plan is not None  # _known: it has plans
+        return plan
+
+
+def _known(lake: Lake, scenario: str) -> str:
+    """The id of ``scenario``, if it has a published plan here."""
+    from warehouse.read import list_plans
+
+    scenario_id = _scenario_id(scenario)
+    known = {summary.scenario_id for summary in list_plans(lake)}
+    if scenario_id in known:
+        return scenario_id
+    if not known:
+        raise CoralError(f"no plan is published in {lake.root}", remedy=f"run `coral plan --scenario {scenario}` first")
+    raise UnknownNameError("scenario", scenario_id, known, where=f"plans in {lake.root}")

@@ -45,7 +45,7 @@ def sql(
     if output_format is Format.PARQUET and out is None:
         raise CoralError("Parquet is not for a terminal", remedy="name a file with --out rows.parquet")
     text = sys.stdin.read() if query == "-" else query
-    rows = _run(lake_root_of(lake), text)
+    rows = _run(lake_root_of(lake), text, is_whole=out is not None or output_format is not Format.TABLE)
     if out is None:
         put(write_result(rows, output_format, None))
     else:
@@ -53,5 +53,13 @@ def sql(
         say(f"{rows.num_rows:,} rows written to {out}")
 
 
-def _run(root: Path, query: str) -> pa.Table:
-    raise NotImplementedError(root, query)
+def _run(root: Path, query: str, *, is_whole: bool) -> pa.Table:
+    """The rows; data for programs is never cut, a table for the eye is at the default limit, and says so."""
+    from warehouse.sql import SqlLimits, truncated_at
+    from warehouse.sql import query as run_query
+
+    rows = run_query(root, query, SqlLimits(max_rows=None) if is_whole else SqlLimits())
+    limit = truncated_at(rows)
+    if limit is not None:
+        say(f"only the first {limit:,} rows are shown; --format csv or --out has all")
+    return rows

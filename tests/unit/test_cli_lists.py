@@ -29,19 +29,8 @@ def summary(version: int, **changes: object) -> PlanSummary:
 def test_one_row_per_version_with_cost_gap_and_utc_time() -> None:
     header, row = to_text(plan_list_lines([summary(1)])).splitlines()
     assert header.split()[:3] == ["scenario", "version", "state"]
-    assert row.split() == [
-        "core",
-        "1",
-        "published",
-        "optimal",
-        "1,052.50",
-        "0.01",
-        "2026-07-30",
-        "2026-08-01",
-        "12:30",
-        "first",
-        "plan",
-    ]
+    cells = " ".join(row.split())
+    assert cells == "core 1 published optimal 1,052.50 0.01 2026-07-30 2026-08-01 12:30 first plan"
 
 
 def test_reasons_are_shortened_to_the_line() -> None:

@@ -1,0 +1,24 @@
+"""Runs ``coral`` as a user does: a process of its own, in a folder that is not ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+
+def coral(*args: str | Path, cwd: Path, timeout_s: float = 300, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """The finished process; stdout and stderr are text."""
+    code = "import sys; from flows.cli import main; sys.exit(main())"
+    env = {**os.environ, "PYTHONSAFEPATH": "1", "COLUMNS": "100", "CORAL_LAKE": ""}
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, args)],
+        cwd=cwd,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout_s,
+        input=stdin,
+    )
