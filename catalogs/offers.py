@@ -157,3 +157,15 @@ def _derived_offer(gpu: str, count: int, region: str, donor: str, prices: Mappin
         as_of=day,
         source=f"derived: {where}{how}",
     )
+
+
+def median_price_per_gpu(offers: Iterable[Offer], gpu: str, market: Market) -> float | None:
+    """Median over offers of a GPU in a market of the price per GPU and hour; None where nothing is offered."""
+    prices = sorted(
+        offer.price_usd_per_h / count
+        for offer in offers
+        if offer.market is market
+        for name, count in (split_node_config(offer.node_config),)
+        if name == gpu
+    )
+    return prices[len(prices) // 2] if prices else None

@@ -1,0 +1,241 @@
+"""Scenarios: a name shipped here or any path, with everything it refers to read, checked and resolved."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from catalogs.catalog import Catalog, load_catalog
+from catalogs.demand import planned_rate
+from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
+from catalogs.feeds import DemandWindow
+from catalogs.scenario_schema import MOMENTS, ModelSection, Scenario
+from catalogs.supply import Capacity, QuotaLimit
+from catalogs.tables import DATA_DIR
+from catalogs.types import Basis, Lengths, ModelSpec, NodeConfig, Offer, Phase, Workload
+
+SCENARIO_DIR = DATA_DIR / "scenarios"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelPlanDemand:
+    """Demand of one model as planned. ``stated_req_per_s`` is the mean as given, ``planned_req_per_s`` the percentile
+    planned for; None = unknown (hold the last plan), 0 = none (release). ``basis``: stated in the scenario, or a feed."""
+
+    model: str
+    alias: str
+    planned_req_per_s: float | None
+    stated_req_per_s: float | None
+    basis: Basis
+    regions: tuple[str, ...]
+    min_regions: int
+    weight: float
+    workload_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class LoadedScenario:
+    """A scenario with its inputs resolved. ``offers`` are cheapest first; ``rejects`` are rows set aside with reasons;
+    ``warnings`` are (code, text)."""
+
+    scenario: Scenario
+    path: Path
+    catalog: Catalog
+    workloads: tuple[Workload, ...]
+    model_demands: tuple[ModelPlanDemand, ...]
+    regions: tuple[str, ...]
+    offers: tuple[Offer, ...]
+    node_configs: Mapping[str, NodeConfig]
+    sold_sets: Mapping[str, tuple[str, ...]]
+    quota_limits: tuple[QuotaLimit, ...]
+    supply: Capacity
+    rejects: tuple[Finding, ...]
+    warnings: tuple[tuple[str, str], ...]
+    best: Mapping[tuple[str, str], Offer] = field(repr=False)
+
+    @property
+    def price_as_of(self) -> date:
+        """The scenario's price date."""
+        return self.scenario.price_as_of
+
+    def best_offer(self, region: str, node_config: str) -> Offer | None:
+        """The cheapest offer of a configuration in a region; None = not sold there."""
+        return self.best.get((region, node_config))
+
+    def capacity(self, region: str, node_config: str) -> tuple[int, Basis]:
+        """Nodes that can be had of the cheapest offer, and where that figure comes from; 0 where it is not sold."""
+        offer = self.best.get((region, node_config))
+        if offer is None:
+            return 0, Basis.STATED
+        return self.supply.nodes(region, node_config, offer.market)
+
+    def headroom(self, phase: Phase) -> float:
+        """Share of a template's throughput that is planned with."""
+        planned = self.scenario.policy.planned_headroom
+        return planned.prefill if phase is Phase.PREFILL else planned.decode
+
+
+def shipped_scenarios() -> tuple[str, ...]:
+    """Names of the shipped scenarios."""
+    return tuple(sorted(path.stem for path in SCENARIO_DIR.glob("*.yaml")))
+
+
+def scenario_path(name_or_path: str | Path) -> Path:
+    """The file of a shipped name, or the path itself (a folder means its ``scenario.yaml``). Raises UnknownNameError."""
+    path = Path(name_or_path)
+    if path.is_dir():
+        path = path / "scenario.yaml"
+    if path.is_file():
+        return path
+    if str(name_or_path) in shipped_scenarios():
+        return SCENARIO_DIR / f"{name_or_path}.yaml"
+    if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
+        raise CoralError(
+            f"scenario file {str(name_or_path)!r} does not exist", remedy="check the path, or run `coral init DIR`"
+        )
+    raise UnknownNameError("scenario", str(name_or_path), shipped_scenarios())
+
+
+def load_scenario(name_or_path: str | Path, at: datetime | None = None) -> LoadedScenario:
+    """Read a scenario and all it refers to. ``at`` chooses the demand window (default: the latest in the file).
+
+    Raises InputError with every fault found; rows of feeds that are merely bad are set aside in ``rejects``.
+    """
+    from catalogs.scenario_build import build
+
+    loaded, errors, _ = build(scenario_path(name_or_path), load_catalog(), at)
+    if loaded is None:
+        raise InputError(errors)
+    return loaded
+
+
+def validate_path(path: str | Path) -> list[Finding]:
+    """Every fault of a scenario and the files it names, of a single feed (CSV), or of a model's config.json.
+
+    Empty = in order. Rows that a run would set aside are reported too.
+    """
+    from catalogs.scenario_build import build
+
+    path = Path(path)
+    if path.suffix == ".csv":
+        return _validate_feed(path)
+    if path.suffix == ".json":
+        return _validate_config(path)
+    _, errors, rejects = build(scenario_path(path), load_catalog(), None)
+    return [*errors, *rejects]
+
+
+def _validate_feed(path: Path) -> list[Finding]:
+    from catalogs.feeds import check_own_offers, read_feed
+
+    tables = {"offers": "own_offers", "availability": "availability", "quotas": "quotas", "demand": "demand"}
+    for stem, table in tables.items():
+        if stem in path.stem:
+            feed = read_feed(path, table, load_catalog(), path.name)
+            feed = check_own_offers(feed) if table == "own_offers" else feed
+            return [*feed.errors, *feed.rejects]
+    remedy = "name it after what it holds: " + ", ".join(f"{stem}.csv" for stem in tables)
+    return [Finding(path.name, 0, "", "", "cannot tell what table this is", remedy)]
+
+
+def _validate_config(path: Path) -> list[Finding]:
+    _, findings = read_model_config(path, path.stem, "", path.name)
+    return findings
+
+
+def read_model_config(path: Path, model_id: str, alias: str, label: str) -> tuple[ModelSpec | None, list[Finding]]:
+    """A model's shape from a config.json on disk, or the one fault that prevents it."""
+    from catalogs.models import model_from_config
+
+    def fault(reason: str, remedy: str) -> tuple[None, list[Finding]]:
+        return None, [Finding(label, 0, "", "", reason, remedy)]
+
+    try:
+        config: Any = json.loads(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        return fault("the file does not exist", f"put the model's config.json at {label}")
+    except (OSError, UnicodeDecodeError) as error:
+        return fault(f"cannot be read: {error}", "save it as UTF-8")
+    except json.JSONDecodeError as error:
+        return fault(
+            f"is not JSON (line {error.lineno}: {error.msg})", "use the config.json published with the weights"
+        )
+    try:
+        return model_from_config(config, model_id, alias=alias, source=label, config_file=label), []
+    except CoralError as error:
+        return fault(error.message, error.remedy)
+
+
+def merged_catalog(catalog: Catalog, own_models: Mapping[str, ModelSpec], configs: Mapping[str, NodeConfig]) -> Catalog:
+    """The shipped catalog with own models and node configurations added (own ones win)."""
+    return replace(catalog, models={**catalog.models, **own_models}, node_configs={**catalog.node_configs, **configs})
+
+
+def lengths_of(section: ModelSection, catalog: Catalog) -> Lengths:
+    """The request lengths of a model entry. Raises UnknownNameError for an unknown trace."""
+    given = section.lengths
+    if given.trace is not None:
+        if given.trace not in catalog.lengths:
+            raise UnknownNameError("trace", given.trace, catalog.lengths)
+        return catalog.lengths[given.trace].at(section.slo.percentile)
+    if given.input is not None and given.output is not None:
+        return Lengths.constant(given.input, given.output)
+    # The schema lets only the complete set of moments through.
+    return Lengths(**{name: getattr(given, name) for name in MOMENTS}, source="stated moments")
+
+
+def workloads_of(section: ModelSection, spec: ModelSpec, lengths: Lengths) -> tuple[Workload, Workload]:
+    """The prefill and the decode workload of a disaggregated model."""
+
+    def workload(phase: Phase, slo_ms: float) -> Workload:
+        return Workload(
+            model=spec,
+            weight_dtype=section.weight_dtype or spec.shipped_dtype,
+            kv_dtype=section.kv_dtype,
+            phase=phase,
+            slo_ms=slo_ms,
+            slo_percentile=section.slo.percentile,
+            lengths=lengths,
+            prefix_hit_rate=section.prefix_hit_rate,
+        )
+
+    return workload(Phase.PREFILL, section.slo.ttft_ms), workload(Phase.DECODE, section.slo.tpot_ms)
+
+
+def demand_of(
+    section: ModelSection,
+    workloads: tuple[Workload, Workload],
+    regions: tuple[str, ...],
+    percentile: float | None,
+    window: DemandWindow | None,
+    has_feed: bool,
+) -> ModelPlanDemand:
+    """Planned demand of one model: the feed's window where there is a feed (no row = unknown), else the stated mean."""
+    spec = workloads[0].model
+    stated = section.demand_req_per_s
+    basis = Basis.STATED
+    if has_feed:
+        stated, basis = (window.req_per_s if window else None), Basis.FEED
+    return ModelPlanDemand(
+        model=spec.model,
+        alias=spec.alias,
+        planned_req_per_s=None if stated is None else planned_rate(stated, percentile),
+        stated_req_per_s=stated,
+        basis=basis,
+        regions=regions,
+        min_regions=section.min_regions,
+        weight=section.weight,
+        workload_ids=tuple(workload.workload_id for workload in workloads),
+    )
+
+
+def offers_by_best(offers: tuple[Offer, ...]) -> dict[tuple[str, str], Offer]:
+    """The first (cheapest) offer per region and node configuration."""
+    best: dict[tuple[str, str], Offer] = {}
+    for offer in offers:
+        best.setdefault((offer.region, offer.node_config), offer)
+    return best

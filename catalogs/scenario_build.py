@@ -1,0 +1,341 @@
+"""Builds a LoadedScenario: reads the file and its feeds, checks every name, and collects all faults before giving up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import date, datetime
+from pathlib import Path
+from typing import Any
+
+from catalogs import feeds as own
+from catalogs.catalog import Catalog
+from catalogs.errors import CoralError, Finding, UnknownNameError, close_matches_remedy
+from catalogs.ids import split_node_config
+from catalogs.scenario import (
+    LoadedScenario,
+    ModelPlanDemand,
+    demand_of,
+    lengths_of,
+    merged_catalog,
+    offers_by_best,
+    read_model_config,
+    workloads_of,
+)
+from catalogs.scenario_schema import ModelSection, OffersSection, Scenario
+from catalogs.scenario_yaml import Key, ScenarioDraft, read_scenario_file
+from catalogs.supply import Capacity, Supply, choose_offers, node_configs_of, quota_limits
+from catalogs.types import Lengths, Market, ModelSpec, NodeConfig, Offer, Workload
+
+Result = tuple[LoadedScenario | None, list[Finding], list[Finding]]
+
+
+def build(path: Path, catalog: Catalog, at: datetime | None) -> Result:
+    """(the scenario or None, errors, rows set aside). None exactly when there are errors."""
+    return _Builder(path, catalog, at).build()
+
+
+class _Builder:
+    def __init__(self, path: Path, catalog: Catalog, at: datetime | None) -> None:
+        self.path, self.catalog, self.at = path, catalog, at
+        self.draft: ScenarioDraft = read_scenario_file(path)
+        self.errors: list[Finding] = list(self.draft.findings)
+        self.rejects: list[Finding] = []
+        self.warnings: list[tuple[str, str]] = []
+
+    def build(self) -> Result:
+        supply, configs = self.read_offers()
+        resolved = [entry for index, section in self.draft.models for entry in self.read_model(index, section)]
+        self.check_duplicates(resolved)
+        windows = self.read_demand()
+        capacity = self.read_capacity(supply)
+        scenario = self.draft.whole
+        if self.errors or scenario is None or supply is None or capacity is None:
+            return None, self.errors, self.rejects
+        return self.assemble(scenario, supply, configs, resolved, windows, capacity), [], self.rejects
+
+    # -- helpers -------------------------------------------------------------------------------------------------
+    def fault(self, key: Key, value: object, reason: str, remedy: str) -> None:
+        self.errors.append(self.draft.finding(key, value, reason, remedy))
+
+    def unknown(self, key: Key, value: str, kind: str, known: Iterable[str]) -> None:
+        self.fault(key, value, f"unknown {kind}", close_matches_remedy(value, known))
+
+    def feed(self, section: Any, key: Key, table: str) -> own.Feed | None:
+        if section is None or section.file is None:
+            return None
+        path = self.path.parent / section.file
+        if not path.is_file():
+            self.fault(key, section.file, "the file does not exist", f"put it at {section.file} beside the scenario")
+            return None
+        return own.read_feed(path, table, self.catalog, section.file)
+
+    def keep(self, feed: own.Feed) -> own.Feed:
+        self.errors += feed.errors
+        self.rejects += feed.rejects
+        return feed
+
+    # -- offers --------------------------------------------------------------------------------------------------
+    def read_offers(self) -> tuple[Supply | None, dict[str, NodeConfig]]:
+        section: OffersSection | None = self.draft.sections.get("offers")
+        price_as_of = self.draft.sections.get("price_as_of")
+        if section is None:
+            return None, {}
+        feed = self.feed(section, ("offers", "file"), "own_offers")
+        offers: list[Offer] = []
+        network: dict[str, float] = {}
+        if feed is not None:
+            feed = self.keep(own.check_own_offers(feed))
+            offers = own.own_offers(feed)
+            self.warnings += [("price_per_gpu_suspect", text) for text in own.price_unit_warnings(feed, self.catalog)]
+            for _, row in feed.rows:
+                rate = row["network_gbit_per_s"]
+                if rate is not None:
+                    network[row["node_config"]] = min(rate, network.get(row["node_config"], rate))
+        section = self.check_offer_names(section, offers)
+        if not isinstance(price_as_of, date):
+            return None, {}
+        supply = choose_offers(section, price_as_of, offers, self.catalog)
+        self.warnings += supply.notes
+        if not self.errors:
+            self.check_regions_sell(section, supply)
+        return supply, node_configs_of(supply.offers, self.catalog, network)
+
+    def check_offer_names(self, section: OffersSection, offers: Sequence[Offer]) -> OffersSection:
+        """Report unknown names; return the section with canonical GPU ids."""
+        known = {offer.region for offer in offers} | (set(self.catalog.regions) if section.use_catalog else set())
+        for index, region in enumerate(section.regions):
+            if region not in known:
+                self.unknown(("offers", "regions", index), region, "region", known)
+            if region in section.regions[:index]:
+                self.fault(("offers", "regions", index), region, "is there twice", "keep one")
+        for provider in section.discount_pct:
+            providers = {region.split("/")[0] for region in known}
+            if provider not in providers:
+                self.unknown(("offers", "discount_pct", provider), provider, "provider", providers)
+        canonical = {
+            name: [self.gpu(("offers", name, i), gpu) for i, gpu in enumerate(getattr(section, name) or [])]
+            for name in ("include_gpus", "exclude_gpus")
+        }
+        configs = [
+            self.node_config(("offers", "node_configs", index), config)
+            for index, config in enumerate(section.node_configs or [])
+        ]
+        return section.model_copy(
+            update={
+                "include_gpus": canonical["include_gpus"] or None,
+                "exclude_gpus": canonical["exclude_gpus"],
+                "node_configs": configs or None,
+            }
+        )
+
+    def gpu(self, key: Key, name: str) -> str:
+        try:
+            return self.catalog.gpu_names.encode(name)
+        except CoralError as error:
+            reason = "unknown GPU" if isinstance(error, UnknownNameError) else error.message
+            self.fault(key, name, reason, error.remedy)
+            return name
+
+    def node_config(self, key: Key, name: str) -> str:
+        try:
+            gpu, count = split_node_config(name)
+        except ValueError:
+            self.fault(key, name, "is not a node configuration", "write the GPU id, an x and the count, such as L40Sx2")
+            return name
+        return f"{self.gpu(key, gpu)}x{count}"
+
+    def check_regions_sell(self, section: OffersSection, supply: Supply) -> None:
+        selling = {offer.region for offer in supply.offers}
+        for index, region in enumerate(section.regions):
+            if region not in selling:
+                remedy = "widen markets, include_gpus, node_configs or date_tolerance_days, or take the region out"
+                self.fault(("offers", "regions", index), region, "no offer is left there after the filters", remedy)
+        for index, config in enumerate(section.node_configs or []):
+            if config not in {offer.node_config for offer in supply.offers}:
+                remedy = "set only_sold: false for a derived price, or take it out"
+                self.fault(("offers", "node_configs", index), config, "is not sold in these regions", remedy)
+
+    # -- models --------------------------------------------------------------------------------------------------
+    def read_model(self, index: int, section: ModelSection) -> list[tuple[int, ModelSection, ModelSpec, Lengths]]:
+        key: Key = ("models", index)
+        if section.serving == "aggregated":
+            remedy = "write serving: disaggregated"
+            self.fault((*key, "serving"), "aggregated", "aggregated serving cannot be planned yet", remedy)
+        spec = self.model_spec(key, section)
+        try:
+            lengths = lengths_of(section, self.catalog)
+        except UnknownNameError as error:
+            self.fault((*key, "lengths", "trace"), error.name, "unknown trace", error.remedy)
+            return []
+        self.check_model_regions(key, section)
+        self.note_slo_units(key, section)
+        if spec is None:
+            return []
+        self.check_fit(key, section, spec, lengths)
+        return [(index, section, spec, lengths)]
+
+    def model_spec(self, key: Key, section: ModelSection) -> ModelSpec | None:
+        if section.config is None:
+            try:
+                return self.catalog.model(section.model)
+            except UnknownNameError as error:
+                remedy = error.remedy + " (or give config: PATH to the config.json of an own model)"
+                self.fault((*key, "model"), section.model, "unknown model", remedy)
+                return None
+        path = self.path.parent / section.config
+        spec, findings = read_model_config(path, section.model, section.alias or "", section.config)
+        self.errors += findings
+        return spec
+
+    def check_model_regions(self, key: Key, section: ModelSection) -> None:
+        offers: OffersSection | None = self.draft.sections.get("offers")
+        if offers is None:
+            return
+        for position, region in enumerate(section.regions or []):
+            if region not in offers.regions:
+                kind = "region (not in offers.regions)"
+                self.unknown((*key, "regions", position), region, kind, offers.regions)
+        usable = len(section.regions or offers.regions)
+        if section.min_regions > usable:
+            remedy = f"give at most {usable}, or more regions"
+            self.fault((*key, "min_regions"), section.min_regions, "is more than the model's regions", remedy)
+
+    def note_slo_units(self, key: Key, section: ModelSection) -> None:
+        for name, low in (("ttft_ms", 20.0), ("tpot_ms", 1.0)):
+            value = getattr(section.slo, name)
+            if value < low:
+                line = self.draft.line((*key, "slo", name))
+                text = (
+                    f"{self.draft.file}, line {line}: {name} is {value:g} ms for {section.model}; were seconds meant?"
+                )
+                self.warnings.append(("unit_suspect", text))
+
+    def check_fit(self, key: Key, section: ModelSection, spec: ModelSpec, lengths: Lengths) -> None:
+        if section.weight_dtype == "mxfp4" and not spec.is_moe:
+            remedy = f"write {spec.shipped_dtype}, the format its weights come in"
+            self.fault(
+                (*key, "weight_dtype"), "mxfp4", "is a format of expert weights, and the model has no experts", remedy
+            )
+        longest = max(lengths.input_at_percentile, lengths.input_mean) + lengths.output_mean
+        if longest > spec.max_position:
+            reason = f"a request of {longest:.0f} tokens is longer than the model's context of {spec.max_position}"
+            self.fault((*key, "lengths"), None, reason, "give shorter lengths or another model")
+
+    def check_duplicates(self, resolved: Sequence[tuple[int, ModelSection, ModelSpec, Lengths]]) -> None:
+        first: dict[str, int] = {}
+        for index, section, spec, _ in resolved:
+            for name in {spec.model.lower(), spec.alias.lower()}:
+                if first.setdefault(name, index) != index:
+                    reason = f"duplicate of models[{first[name]}]"
+                    self.fault(
+                        ("models", index, "model"), section.model, reason, "keep one entry a model, or give an alias"
+                    )
+                    break
+
+    # -- demand and capacity -------------------------------------------------------------------------------------
+    def read_demand(self) -> dict[str, own.DemandWindow] | None:
+        feed = self.feed(self.draft.sections.get("demand"), ("demand", "file"), "demand")
+        if feed is None:
+            return None
+        specs = [spec for index, section in self.draft.models if (spec := self.quiet_spec(section))]
+        catalog = merged_catalog(self.catalog, {spec.model: spec for spec in specs}, {})
+        feed = self.keep(own.check_demand_names(feed, catalog, [spec.model for spec in specs]))
+        for index, section in self.draft.models:
+            if section.demand_req_per_s is not None:
+                remedy = "take out demand_req_per_s, or the demand file"
+                self.fault(("models", index, "demand_req_per_s"), section.demand_req_per_s, "is given twice", remedy)
+        return own.demand_windows(feed, catalog, self.at)
+
+    def quiet_spec(self, section: ModelSection) -> ModelSpec | None:
+        """The model of an entry without reporting its faults again."""
+        if section.config is not None:
+            return read_model_config(self.path.parent / section.config, section.model, section.alias or "", "")[0]
+        try:
+            return self.catalog.model(section.model)
+        except UnknownNameError:
+            return None
+
+    def read_capacity(self, supply: Supply | None) -> Capacity | None:
+        sections = self.draft.sections
+        availability = self.feed(sections.get("availability"), ("availability", "file"), "availability")
+        quota_feed = self.feed(sections.get("quotas"), ("quotas", "file"), "quotas")
+        offers = supply.offers if supply else ()
+        seen, limits = {}, []
+        if availability is not None:
+            if offers:
+                regions, configs = {o.region for o in offers}, {o.node_config for o in offers}
+                availability = own.check_names(availability, regions, configs)
+            seen = own.latest_availability(self.keep(availability))
+        if quota_feed is not None:
+            quota_feed = self.keep(own.check_quota_names(quota_feed, self.catalog, offers) if offers else quota_feed)
+            limits = quota_limits(own.quotas(quota_feed), offers_by_best(tuple(offers)), self.catalog)
+        if "availability" not in sections:
+            return None
+        return Capacity(sections["availability"].default_nodes, seen, tuple(limits))
+
+    # -- the result ----------------------------------------------------------------------------------------------
+    def assemble(
+        self,
+        scenario: Scenario,
+        supply: Supply,
+        configs: dict[str, NodeConfig],
+        resolved: Sequence[tuple[int, ModelSection, ModelSpec, Lengths]],
+        windows: dict[str, own.DemandWindow] | None,
+        capacity: Capacity,
+    ) -> LoadedScenario:
+        regions = tuple(scenario.offers.regions)
+        workloads: list[Workload] = []
+        demands: list[ModelPlanDemand] = []
+        for _, section, spec, lengths in resolved:
+            pair = workloads_of(section, spec, lengths)
+            workloads += pair
+            own_regions = tuple(section.regions or regions)
+            window = (windows or {}).get(spec.model)
+            percentile = scenario.policy.demand_percentile
+            demands.append(demand_of(section, pair, own_regions, percentile, window, windows is not None))
+        best = offers_by_best(supply.offers)
+        sold = {region: tuple(sorted(c for r, c in best if r == region)) for region in regions}
+        loaded = LoadedScenario(
+            scenario=scenario,
+            path=self.path,
+            catalog=merged_catalog(self.catalog, {spec.model: spec for _, _, spec, _ in resolved}, configs),
+            workloads=tuple(workloads),
+            model_demands=tuple(demands),
+            regions=regions,
+            offers=supply.offers,
+            node_configs=configs,
+            sold_sets=sold,
+            quota_limits=capacity.limits,
+            supply=capacity,
+            rejects=tuple(self.rejects),
+            warnings=(),
+            best=best,
+        )
+        object.__setattr__(loaded, "warnings", (*self.warnings, *_state_notes(loaded)))
+        return loaded
+
+
+def _state_notes(loaded: LoadedScenario) -> list[tuple[str, str]]:
+    """Caveats that follow from the resolved scenario."""
+    notes = []
+    assumed = [f"{c} in {r}" for r, c in sorted(loaded.best) if loaded.capacity(r, c)[1].value == "assumed"]
+    if assumed:
+        nodes = loaded.scenario.availability.default_nodes
+        text = f"availability of {len(assumed)} of {len(loaded.best)} configurations is unknown: {nodes} nodes each assumed"
+        notes.append(("assumed_availability", text))
+    unknown = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s is None]
+    if unknown:
+        notes.append(("unknown_demand", f"demand is unknown, so the last plan is held: {', '.join(unknown)}"))
+    if loaded.rejects:
+        notes.append(("rejected_rows", f"{len(loaded.rejects)} rows set aside, first: {loaded.rejects[0].line()}"))
+    shared = [limit.quota.family for limit in loaded.quota_limits if len(limit.units) > 1]
+    if shared:
+        notes.append(("quota_shared", f"quotas over several configurations: {', '.join(sorted(set(shared)))}"))
+    if any(offer.market is Market.SPOT for offer in loaded.offers):
+        notes.append(("spot_used", "spot machines may be taken back at any time"))
+    nominal = sorted({c.gpu for c in loaded.node_configs.values() if loaded.catalog.gpus[c.gpu].memory_is_nominal})
+    if nominal:
+        notes.append(
+            ("nominal_memory", f"memory is the marketing figure, no driver figure is known: {', '.join(nominal)}")
+        )
+    return notes

@@ -1,0 +1,170 @@
+"""The scenario file's shape (CONTRACTS, section Scenario file). Unknown keys are refused; units are in the names."""
+
+from __future__ import annotations
+
+from datetime import date
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+SCENARIO_SCHEMA_VERSION = 1
+
+Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+Percentile = Annotated[float, Field(strict=True, ge=50, lt=100, allow_inf_nan=False)]
+Count = Annotated[int, Field(strict=True, ge=0)]
+PositiveCount = Annotated[int, Field(strict=True, ge=1)]
+Flag = Annotated[bool, Field(strict=True)]
+Name = Annotated[str, Field(strict=True, min_length=1)]
+MarketName = Literal["on_demand", "spot", "owned"]
+
+
+class Section(BaseModel):
+    """Base of every part: no unknown keys, no change after reading."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+class SloSection(Section):
+    """Latency objectives: time to first token, time per output token, and the percentile of requests that must meet them."""
+
+    ttft_ms: Positive
+    tpot_ms: Positive
+    percentile: Percentile = 99.0
+
+
+class LengthsSection(Section):
+    """Request lengths in tokens: ``{input, output}`` (every request alike), ``{trace: NAME}``, or the six moments."""
+
+    input: Positive | None = None
+    output: Positive | None = None
+    trace: Name | None = None
+    input_mean: Positive | None = None
+    output_mean: Positive | None = None
+    input_sq_mean: Positive | None = None
+    output_sq_mean: Positive | None = None
+    cross_mean: Positive | None = None
+    input_at_percentile: Positive | None = None
+
+    @model_validator(mode="after")
+    def _one_form(self) -> LengthsSection:
+        given = {name for name in type(self).model_fields if getattr(self, name) is not None}
+        if given not in ({"input", "output"}, {"trace"}, set(MOMENTS)):
+            raise ValueError(
+                "lengths take one of three forms: {input, output}, {trace}, or all of " + ", ".join(MOMENTS)
+            )
+        if given == set(MOMENTS):
+            for square, mean in (("input_sq_mean", "input_mean"), ("output_sq_mean", "output_mean")):
+                if getattr(self, square) < getattr(self, mean) ** 2:
+                    raise ValueError(f"{square} cannot be below {mean} squared")
+        return self
+
+
+MOMENTS = ("input_mean", "output_mean", "input_sq_mean", "output_sq_mean", "cross_mean", "input_at_percentile")
+
+
+class ModelSection(Section):
+    """One served model. ``demand_req_per_s`` null or absent = unknown (its last plan is held), 0 = none (released)."""
+
+    model: Name
+    config: Name | None = None
+    alias: Name | None = None
+    weight_dtype: Literal["bf16", "fp8", "mxfp4"] | None = None
+    kv_dtype: Literal["bf16", "fp8"] = "bf16"
+    serving: Literal["disaggregated", "aggregated"] = "disaggregated"
+    demand_req_per_s: NonNegative | None = None
+    lengths: LengthsSection
+    slo: SloSection
+    regions: Annotated[list[Name], Field(min_length=1)] | None = None
+    min_regions: PositiveCount = 1
+    prefix_hit_rate: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] = 0.0
+    weight: Positive = 1.0
+
+
+class OffersSection(Section):
+    """What may be rented. ``file`` adds own offers, which replace the catalog's for the same machine; ``use_catalog:
+    false`` leaves only them. ``only_sold: false`` completes the x1, x2, x4, x8 grid with derived prices. Offers farther
+    than ``date_tolerance_days`` from price_as_of are used with a warning, or dropped."""
+
+    regions: Annotated[list[Name], Field(min_length=1)]
+    markets: Annotated[list[MarketName], Field(min_length=1)] = ["on_demand"]
+    only_sold: Flag = True
+    discount_pct: dict[Name, Annotated[float, Field(strict=True, ge=0, lt=100, allow_inf_nan=False)]] = {}
+    file: Name | None = None
+    use_catalog: Flag = True
+    date_tolerance_days: Count = 31
+    other_dates: Literal["use", "drop"] = "use"
+    include_gpus: Annotated[list[Name], Field(min_length=1)] | None = None
+    exclude_gpus: list[Name] = []
+    node_configs: Annotated[list[Name], Field(min_length=1)] | None = None
+
+
+class LibrarySection(Section):
+    """Size of the template library: at most ``n_max`` nodes and ``rho`` x the model's size in GPU memory per instance."""
+
+    n_max: Annotated[int, Field(strict=True, ge=1, le=8)] = 6
+    rho: Positive = 12.0
+    mode: Literal["cycle", "paper"] = "cycle"
+
+
+class HeadroomSection(Section):
+    """Share of a template's throughput that is planned with."""
+
+    prefill: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+    decode: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+
+
+AUTO_HEADROOM = HeadroomSection(prefill=0.8, decode=0.9)
+
+
+class PolicySection(Section):
+    """How to plan. ``demand_percentile``: of one-minute Poisson counts at the stated mean (null = plan for the mean).
+    ``init_minutes`` of an ``interval_minutes`` long plan are lost on a new node."""
+
+    shortage: Literal["uniform", "priority"] = "uniform"
+    headroom: Literal["auto"] | HeadroomSection = "auto"
+    demand_percentile: Percentile | None = 95.0
+    max_spot_share: Share = 0.0
+    init_minutes: NonNegative = 6.0
+    interval_minutes: Positive = 60.0
+    budget_usd_per_h: Positive | None = None
+
+    @property
+    def planned_headroom(self) -> HeadroomSection:
+        """The headroom with ``auto`` filled in."""
+        return AUTO_HEADROOM if isinstance(self.headroom, str) else self.headroom
+
+    @property
+    def init_share(self) -> float:
+        """K: the part of an hour's price that a newly added instance pays, initialisation time / interval."""
+        return self.init_minutes / self.interval_minutes
+
+
+class AvailabilitySection(Section):
+    """Nodes that can be had: a feed, and how many to assume per region and configuration where nothing is known."""
+
+    file: Name | None = None
+    default_nodes: Count
+
+
+class FileSection(Section):
+    """A file beside the scenario."""
+
+    file: Name
+
+
+class Scenario(Section):
+    """A whole scenario file."""
+
+    schema_version: Annotated[Literal[1], Field(alias="schema")]
+    id: Annotated[str, Field(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
+    description: str = ""
+    price_as_of: date
+    offers: OffersSection
+    models: Annotated[list[ModelSection], Field(min_length=1)]
+    library: LibrarySection = LibrarySection()
+    policy: PolicySection = PolicySection()
+    availability: AvailabilitySection
+    quotas: FileSection | None = None
+    demand: FileSection | None = None
