@@ -1,0 +1,131 @@
+"""Trace readers: each format, and each kind of bad row with its reason."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from catalogs.errors import InputError
+from catalogs.traces import read_trace
+
+SHARED = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def test_azure_csv(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "azure.csv",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+        "2023-11-16 18:15:50.9951690,396,109\n"
+        "2023-11-16 18:15:46.6805900,374,44\n"
+        "2024-05-10 00:00:00.009930+00:00,10,2\n",
+    )
+    trace = read_trace(path)
+    assert trace.input_tokens.tolist() == [374, 396, 10]
+    assert trace.arrival_s is not None
+    assert trace.arrival_s[:2] == pytest.approx([0.0, 4.314579])
+    assert trace.rejected == ()
+
+
+def test_burst_gpt_csv_rejects_failed_requests(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "burst.csv",
+        "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+        "5,ChatGPT,472,18,490,Conversation log\n"
+        "45,ChatGPT,1087,0,1087,Conversation log\n"
+        "118,GPT-4,417,276,693,API log\n"
+        ",GPT-4,1,1,2,API log\n"
+        "130,GPT-4,many,1,2,API log\n"
+        "131,GPT-4,1.5,1,2,API log\n"
+        "140,GPT-4,7\n",
+    )
+    trace = read_trace(path)
+    assert trace.input_tokens.tolist() == [472, 417]
+    assert trace.arrival_s is not None
+    assert trace.arrival_s.tolist() == [0.0, 113.0]
+    assert [(f.row, f.column, f.value) for f in trace.rejected] == [
+        (2, "response tokens", "0"),
+        (4, "timestamp", ""),
+        (5, "request tokens", "many"),
+        (6, "request tokens", "1.5"),
+        (7, "response tokens", ""),
+    ]
+
+
+def test_mooncake_json_lines_are_in_milliseconds(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "mooncake.jsonl",
+        '{"timestamp": 1000, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1]}\n'
+        "not json\n"
+        '{"timestamp": 4500, "input_length": 7, "output_length": 1}\n',
+    )
+    trace = read_trace(path)
+    assert trace.arrival_s is not None
+    assert trace.arrival_s.tolist() == [0.0, 3.5]
+    assert [finding.row for finding in trace.rejected] == [2]
+
+
+def test_lengths_alone_have_no_times(tmp_path: Path) -> None:
+    path = tmp_path / "lengths.parquet"
+    pq.write_table(pa.table({"input_tokens": [10, 30], "output_tokens": [2, 4]}), path)
+    trace = read_trace(path)
+    assert trace.arrival_s is None
+    lengths = trace.lengths(50)
+    assert (lengths.input_mean, lengths.output_mean) == (20, 3)
+    assert (lengths.input_sq_mean, lengths.output_sq_mean, lengths.cross_mean) == (500, 10, 70)
+    # E[io]/E[o] + E[o^2]/(2 E[o]) = 70/3 + 10/6
+    assert lengths.decode_context_mean == pytest.approx(25.0)
+    assert lengths.input_at_percentile == 20
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("a.csv", "time,in,out\n1,2,3\n", "unknown columns time, in, out"),
+        ("a.csv", "", "unknown columns"),
+        ("a.csv", "Timestamp,Request tokens,Response tokens\n", "no rows"),
+        ("a.csv", "Timestamp,Request tokens,Response tokens\n1,0,0\n", "row 1, request tokens"),
+    ],
+)
+def test_unusable_files_raise(tmp_path: Path, name: str, text: str, match: str) -> None:
+    with pytest.raises(InputError, match=match):
+        read_trace(write(tmp_path, name, text))
+
+
+def test_missing_file_raises(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        read_trace(tmp_path / "none.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "input_mean", "output_mean"),
+    [
+        ("azure_llm_2023_code", 8819, 2047.85, 27.88),
+        ("azure_llm_2023_conv", 19366, 1154.70, 211.13),
+        ("mooncake_conversation", 12031, 12035.06, 342.62),
+    ],
+)
+def test_real_traces(name: str, rows: int, input_mean: float, output_mean: float) -> None:
+    """Against the published statistics that come with the data."""
+    path = SHARED / "traces" / f"{name}.parquet"
+    if not path.exists():
+        pytest.skip("the raw traces are not here (CORAL_SHARED_DATA)")
+    trace = read_trace(path)
+    assert len(trace.input_tokens) == rows
+    assert trace.rejected == ()
+    assert np.round([trace.input_tokens.mean(), trace.output_tokens.mean()], 2) == pytest.approx(
+        [input_mean, output_mean]
+    )
