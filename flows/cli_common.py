@@ -118,8 +118,3 @@ def say_error(error: CoralError) -> None:
 def described(summary: str, *examples: str) -> dict[str, Any]:
     """Keyword arguments of ``app.command``: the line in the list of commands, and examples below the help."""
     return {"short_help": summary, "epilog": "\b\nExample:\n" + "\n".join(f"  {command}" for command in examples)}
-
-
-def is_path(scenario: str) -> bool:
-    """Whether ``--scenario`` names a file or folder rather than a shipped scenario."""
-    return "/" in scenario or scenario.endswith((".yaml", ".yml")) or Path(scenario).exists()

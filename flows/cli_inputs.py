@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flows.cli_common import ExitCode, JsonOption, described, put, put_json, say, say_findings
+from flows.cli_common import ExitCode, JsonOption, described, put, put_json, say
 
 
 def register(app: typer.Typer) -> None:
@@ -45,7 +46,33 @@ def validate(
 
     Exits with 2 when there is any.
     """
-    from catalogs.validate import validate_path
+    from catalogs import validate_path
 
-    report = validate_path(path)
-    raise NotImplementedError(report, ExitCode, put_json, say_findings)
+    findings = validate_path(path)
+    if as_json:
+        put_json([asdict(finding) for finding in findings])
+    else:
+        for finding in findings:
+            put(finding.line())
+    if findings:
+        say(f"{path}: {len(findings)} {'fault' if len(findings) == 1 else 'faults'}")
+        raise typer.Exit(ExitCode.BAD_INPUT)
+    say(f"{path}: in order" + _counts_text(path))
+
+
+def _counts_text(path: Path) -> str:
+    """What a sound scenario holds; nothing for a single file of it."""
+    if path.suffix in {".csv", ".json"}:
+        return ""
+    from catalogs import load_scenario
+
+    loaded = load_scenario(path)
+    counts = (
+        (len(loaded.model_demands), "models"),
+        (len(loaded.regions), "regions"),
+        (len(loaded.node_configs), "node configurations"),
+        (len(loaded.offers), "offers"),
+    )
+    held = ", ".join(f"{count} {what}" for count, what in counts)
+    warnings = "".join(f"\nwarning: {code}: {text}" for code, text in loaded.warnings)
+    return f": {held}{warnings}"

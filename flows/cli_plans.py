@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from catalogs.errors import CoralError, UnknownNameError
+from catalogs.errors import CoralError, InputError, UnknownNameError
 from flows.cli_common import (
     DEFAULT_SCENARIO,
     ExitCode,
@@ -16,7 +16,6 @@ from flows.cli_common import (
     LakeOption,
     ScenarioOption,
     described,
-    is_path,
     put,
     put_json,
     put_lines,
@@ -109,12 +108,18 @@ def diff_two_plans(
 
 
 def _scenario_id(scenario: str) -> str:
-    """The id that plans are kept under: the name itself, or the ``id`` of the file at that path."""
-    if not is_path(scenario):
-        return scenario
-    from catalogs.scenarios import scenario_id
+    """The id that plans are kept under: of the scenario at that path or shipped by that name, else the id itself."""
+    from catalogs.scenario import scenario_path
+    from catalogs.scenario_yaml import read_scenario_file
 
-    return scenario_id(scenario)
+    try:
+        path = scenario_path(scenario)
+    except UnknownNameError:
+        return scenario
+    draft = read_scenario_file(path)
+    if draft.whole is None:
+        raise InputError(draft.findings)
+    return draft.whole.id
 
 
 def _summaries(root: Path, scenario: str | None) -> list[PlanSummary]:
