@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
@@ -171,9 +172,7 @@ def _instance_lines(instance: PlanInstance) -> list[Line]:
 
 def stage_texts(stage: PlanStage) -> list[str]:
     """``2x g6e.12xlarge (L40Sx4 tp4)`` per kind of node of the stage, with each node's share where kinds differ."""
-    kinds: dict[PlanNode, int] = {}
-    for node in stage.nodes:
-        kinds[node] = kinds.get(node, 0) + 1
+    kinds = Counter(node.model_copy(update={"share": round(node.share, 6)}) for node in stage.nodes)
     texts = []
     for node, count in kinds.items():
         share = f", {node.share:.0%} of the requests{' each' if count > 1 else ''}" if len(kinds) > 1 else ""
