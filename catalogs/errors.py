@@ -38,7 +38,10 @@ def _restore(kind: type[CoralError], args: tuple[Any, ...], state: dict[str, Any
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One fault in an input: file, row (1 = first data row, 0 = the file itself), column or key path, value, why, remedy."""
+    """One fault in an input: file, row (1 = first data row, 0 = the file itself), column or key path, value, why, remedy.
+
+    In a YAML file ``row`` is the line.
+    """
 
     file: str
     row: int
@@ -49,7 +52,8 @@ class Finding:
 
     def line(self) -> str:
         """The finding as one line for a person."""
-        where = self.file + (f", row {self.row}" if self.row else "") + (f", {self.column}" if self.column else "")
+        unit = "line" if self.file.endswith((".yaml", ".yml")) else "row"
+        where = self.file + (f", {unit} {self.row}" if self.row else "") + (f", {self.column}" if self.column else "")
         value = f" (got {self.value!r})" if self.value != "" else ""
         return f"{where}: {self.reason}{value}. To fix: {self.remedy}"
 

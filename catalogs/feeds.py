@@ -96,14 +96,15 @@ def price_unit_warnings(feed: Feed, catalog: Catalog) -> list[str]:
 
 
 def check_names(feed: Feed, regions: Iterable[str], node_configs: Iterable[str]) -> Feed:
-    """Set aside availability rows whose region or node configuration nothing offers."""
+    """Set aside availability rows of a region or node configuration that nobody knows. Rows of known ones that the
+    scenario does not use are no fault: a feed may cover more."""
     known_regions, known_configs = set(regions), set(node_configs)
     rejects = []
     for number, row in feed.rows:
         if row["region"] not in known_regions:
             rejects.append(_unknown(feed.table.file, number, "region", row["region"], "region", known_regions))
         if row["node_config"] not in known_configs:
-            kind = "node configuration (no offer has it)"
+            kind = "node configuration"
             rejects.append(_unknown(feed.table.file, number, "node_config", row["node_config"], kind, known_configs))
     return _drop(feed, rejects)
 
@@ -120,19 +121,20 @@ def latest_availability(feed: Feed) -> dict[tuple[str, str, Market], Availabilit
     return {key: availability for key, (_, availability) in newest.items()}
 
 
-def check_quota_names(feed: Feed, catalog: Catalog, offers: Sequence[Offer]) -> Feed:
-    """Set aside quotas of a region or family that no offer of the scenario counts against."""
-    regions = {offer.region for offer in offers}
+def check_quota_names(feed: Feed, catalog: Catalog, offers: Sequence[Offer], regions: Iterable[str]) -> Feed:
+    """Set aside quotas of a region that nobody knows or of a family that no offer of its region counts against."""
+    known_regions = set(regions)
     file, rejects = feed.table.file, []
     for number, row in feed.rows:
-        here = [offer for offer in offers if offer.region == row["region"]]
-        if not here:
-            rejects.append(_unknown(file, number, "region", row["region"], "region", regions))
+        if row["region"] not in known_regions:
+            rejects.append(_unknown(file, number, "region", row["region"], "region", known_regions))
             continue
         if row["provider"] != row["region"].split("/")[0]:
             remedy = f"write {row['region'].split('/')[0]}"
             rejects.append(Finding(file, number, "provider", row["provider"], "is not the region's provider", remedy))
-        families = {name for offer in here for name in quota_families(offer, catalog)}
+        here = [offer for offer in offers if offer.region == row["region"]]
+        families = {name for offer in here or offers for name in quota_families(offer, catalog)}
+        families |= {m.quota_family for m in catalog.instance_types.values() if m.quota_family}
         if row["family"] not in families:
             rejects.append(_unknown(file, number, "family", row["family"], "quota family", families))
         elif row["unit"] == "vcpu":
@@ -182,18 +184,16 @@ class DemandWindow:
     req_per_s: float | None
 
 
-def check_demand_names(feed: Feed, catalog: Catalog, models: Iterable[str]) -> Feed:
-    """Set aside demand of models that the scenario does not serve."""
-    served, rejects = set(models), []
+def check_demand_names(feed: Feed, catalog: Catalog, served: Iterable[str]) -> Feed:
+    """Set aside demand of models that nobody knows (``served`` first among the suggestions). Known models that the
+    scenario does not serve are no fault: a feed may cover more."""
+    rejects = []
     names = [name for model in served for name in (model, catalog.model(model).alias)]
     for number, row in feed.rows:
         try:
-            is_served = catalog.model(row["model"]).model in served
+            catalog.model(row["model"])
         except UnknownNameError:
-            is_served = False
-        if not is_served:
-            kind = "model (the scenario does not serve it)"
-            rejects.append(_unknown(feed.table.file, number, "model", row["model"], kind, names))
+            rejects.append(_unknown(feed.table.file, number, "model", row["model"], "model", names))
     return _drop(feed, rejects)
 
 

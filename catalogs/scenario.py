@@ -107,9 +107,9 @@ def load_scenario(name_or_path: str | Path, at: datetime | None = None) -> Loade
     """
     from catalogs.scenario_build import build
 
-    loaded, errors, _ = build(scenario_path(name_or_path), load_catalog(), at)
+    loaded, errors, rejects = build(scenario_path(name_or_path), load_catalog(), at)
     if loaded is None:
-        raise InputError(errors)
+        raise InputError([*errors, *rejects])
     return loaded
 
 

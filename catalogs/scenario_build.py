@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,7 @@ class _Builder:
         self.errors: list[Finding] = list(self.draft.findings)
         self.rejects: list[Finding] = []
         self.warnings: list[tuple[str, str]] = []
+        self.known_regions: set[str] = set(catalog.regions)
 
     def build(self) -> Result:
         supply, configs = self.read_offers()
@@ -103,6 +105,7 @@ class _Builder:
     def check_offer_names(self, section: OffersSection, offers: Sequence[Offer]) -> OffersSection:
         """Report unknown names; return the section with canonical GPU ids."""
         known = {offer.region for offer in offers} | (set(self.catalog.regions) if section.use_catalog else set())
+        self.known_regions |= known
         for index, region in enumerate(section.regions):
             if region not in known:
                 self.unknown(("offers", "regions", index), region, "region", known)
@@ -177,7 +180,7 @@ class _Builder:
     def model_spec(self, key: Key, section: ModelSection) -> ModelSpec | None:
         if section.config is None:
             try:
-                return self.catalog.model(section.model)
+                return self.shipped(section)
             except UnknownNameError as error:
                 remedy = error.remedy + " (or give config: PATH to the config.json of an own model)"
                 self.fault((*key, "model"), section.model, "unknown model", remedy)
@@ -227,9 +230,7 @@ class _Builder:
             for name in {spec.model.lower(), spec.alias.lower()}:
                 if first.setdefault(name, index) != index:
                     reason = f"duplicate of models[{first[name]}]"
-                    self.fault(
-                        ("models", index, "model"), section.model, reason, "keep one entry a model, or give an alias"
-                    )
+                    self.fault(("models", index, "model"), section.model, reason, "keep one entry a model")
                     break
 
     # -- demand and capacity -------------------------------------------------------------------------------------
@@ -251,9 +252,13 @@ class _Builder:
         if section.config is not None:
             return read_model_config(self.path.parent / section.config, section.model, section.alias or "", "")[0]
         try:
-            return self.catalog.model(section.model)
+            return self.shipped(section)
         except UnknownNameError:
             return None
+
+    def shipped(self, section: ModelSection) -> ModelSpec:
+        spec = self.catalog.model(section.model)
+        return replace(spec, alias=section.alias) if section.alias else spec
 
     def read_capacity(self, supply: Supply | None) -> Capacity | None:
         sections = self.draft.sections
@@ -262,12 +267,11 @@ class _Builder:
         offers = supply.offers if supply else ()
         seen, limits = {}, []
         if availability is not None:
-            if offers:
-                regions, configs = {o.region for o in offers}, {o.node_config for o in offers}
-                availability = own.check_names(availability, regions, configs)
+            configs = {o.node_config for o in offers} | set(self.catalog.node_configs)
+            availability = own.check_names(availability, self.known_regions, configs)
             seen = own.latest_availability(self.keep(availability))
         if quota_feed is not None:
-            quota_feed = self.keep(own.check_quota_names(quota_feed, self.catalog, offers) if offers else quota_feed)
+            quota_feed = self.keep(own.check_quota_names(quota_feed, self.catalog, offers, self.known_regions))
             limits = quota_limits(own.quotas(quota_feed), offers_by_best(tuple(offers)), self.catalog)
         if "availability" not in sections:
             return None

@@ -15,6 +15,9 @@ from catalogs.scenario_schema import ModelSection, Scenario
 
 Key = tuple[str | int, ...]
 
+# Deeper than any scenario; stops at an anchor inside itself.
+_DEEPEST = 12
+
 # What a number key counts in, by the ending of its name.
 _UNITS = {
     "_ms": "milliseconds", "_minutes": "minutes", "_req_per_s": "requests per second", "_usd_per_h": "USD per hour",
@@ -232,6 +235,8 @@ class _Loader(yaml.SafeLoader):
         return self.construct_document(node)
 
     def _walk(self, node: yaml.Node, path: Key) -> None:
+        if len(path) > _DEEPEST:
+            raise ValueError("an anchor refers to itself, or the file is nested too deeply")
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key_node, value_node in node.value:

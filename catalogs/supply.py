@@ -30,7 +30,7 @@ def choose_offers(section: OffersSection, price_as_of: date, own: Sequence[Offer
 
     Own offers replace the catalog's for the same machine, region and market. Each machine has the price nearest to
     ``price_as_of``; one farther away than the tolerance is used with a note, or dropped. With ``only_sold: false`` the
-    grid is completed from the prices of every region, before discounts.
+    grid is completed from the prices of every region. Discounts come off the catalog's prices only.
     """
     replaced = {(offer.region, offer.instance_type, offer.market) for offer in own}
     shipped = catalog.offers if section.use_catalog else ()
@@ -46,7 +46,11 @@ def choose_offers(section: OffersSection, price_as_of: date, own: Sequence[Offer
         chosen += derived
         notes += _derived_notes(derived)
     notes += _market_notes(chosen, dated, catalog)
-    return Supply(by_price(with_discounts(chosen, section.discount_pct)), tuple(notes))
+    # Own prices are what is paid already; the discount is off the list prices.
+    mine = {offer.offer_id for offer in own}
+    list_prices = [offer for offer in chosen if offer.offer_id not in mine]
+    paid = [offer for offer in chosen if offer.offer_id in mine]
+    return Supply(by_price(paid + with_discounts(list_prices, section.discount_pct)), tuple(notes))
 
 
 def _is_wanted(offer: Offer, section: OffersSection) -> bool:
@@ -168,9 +172,10 @@ class Capacity:
 
     def nodes(self, region: str, node_config: str, market: Market) -> tuple[int, Basis]:
         """How many nodes, and where the figure comes from."""
+        limits = () if market is Market.OWNED else self.limits
         allowed = [
             limit.quota.limit // limit.units[node_config]
-            for limit in self.limits
+            for limit in limits
             if limit.quota.region == region and limit.units.get(node_config)
         ]
         quota = min(allowed, default=None)

@@ -8,60 +8,16 @@ from __future__ import annotations
 
 import csv
 import io
-import math
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, close_matches
-from catalogs.ids import node_config_id, split_node_config
+from catalogs.cells import CellError, Column, GpuEncoder, column_from_row, parse_cell
+from catalogs.errors import Finding, InputError, close_matches
 
 DATA_DIR = Path(__file__).parent / "data"
-
-_SPELLINGS_OF_NOTHING = frozenset({"null", "none", "na", "n/a", "nan", "-"})
-_NUMBER_WITH_UNIT = re.compile(r"^[^\d+-]*([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)\s*[^\d.,\s].*$|^[^\d+-]+\d")
-_INTERVAL = re.compile(r"^([\[(])([^,|]*),([^,|]*)([\])])$")
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column. ``required``: ``yes`` = a value in every row, ``no`` = may be absent or blank, ``nullable`` = the
-    column must be there and blank, NULL or NaN means *unknown*."""
-
-    name: str
-    type: str
-    unit: str
-    required: str
-    allowed: str
-    key: bool
-    description: str
-    choices: tuple[str, ...] = ()
-    low: float = -math.inf
-    high: float = math.inf
-    low_open: bool = False
-    high_open: bool = False
-
-    @property
-    def wants(self) -> str:
-        """What a right value looks like, in words: ``a number in USD/h in (0, 1000]``."""
-        kinds = {
-            "number": "a number",
-            "integer": "a whole number",
-            "flag": "0 or 1",
-            "date": "a date such as 2026-07-30",
-            "timestamp": "a UTC time such as 2026-07-30T12:00:00Z",
-            "gpu": "a GPU id",
-            "node_config": "a node configuration such as L40Sx2",
-            "text": "a text",
-        }
-        unit = f" in {self.unit}" if self.unit else ""
-        if self.choices:
-            return "one of: " + ", ".join(self.choices)
-        return kinds[self.type] + unit + (f" in {self.allowed}" if self.allowed else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,55 +62,17 @@ class Table:
         return self
 
 
-class _CellError(Exception):
-    def __init__(self, reason: str, remedy: str) -> None:
-        super().__init__(reason)
-        self.reason, self.remedy = reason, remedy
-
-
-class GpuEncoder(Protocol):
-    """Turns a spelling into a canonical GPU id, with the row's instance type as a help (see catalogs.gpus)."""
-
-    def __call__(self, name: str, *, instance_type: str = "") -> str:
-        """The canonical id, or an error of the catalogs.errors family."""
-
-
 @cache
 def schema_of(table: str) -> Schema:
     """The schema of a shipped table, from ``data/schemas/<table>.csv``."""
     path = DATA_DIR / "schemas" / f"{table}.csv"
     with path.open(encoding="utf-8", newline="") as handle:
-        return Schema(table, tuple(_column(row) for row in csv.DictReader(handle)))
+        return Schema(table, tuple(column_from_row(row) for row in csv.DictReader(handle)))
 
 
 def schema_names() -> tuple[str, ...]:
     """Names of all tables that have a schema."""
     return tuple(sorted(path.stem for path in (DATA_DIR / "schemas").glob("*.csv")))
-
-
-def _column(row: Mapping[str, str]) -> Column:
-    allowed = row["allowed"]
-    extra: dict[str, Any] = {}
-    if match := _INTERVAL.match(allowed):
-        left, low, high, right = match.groups()
-        extra = {
-            "low": float(low) if low.strip() else -math.inf,
-            "high": float(high) if high.strip() else math.inf,
-            "low_open": left == "(",
-            "high_open": right == ")",
-        }
-    elif allowed:
-        extra = {"choices": tuple(allowed.split("|"))}
-    return Column(
-        row["column"],
-        row["type"],
-        row["unit"],
-        row["required"],
-        allowed,
-        row["key"] == "1",
-        row["description"],
-        **extra,
-    )
 
 
 def read_table(path: Path, table: str, *, encode_gpu: GpuEncoder | None = None, label: str = "") -> Table:
@@ -244,7 +162,7 @@ class _Rows:
         for index, column in self.columns:
             try:
                 values[column.name] = parse_cell(cells[index], column, self.encode_gpu, machine)
-            except _CellError as error:
+            except CellError as error:
                 good = False
                 self.fault(number, column.name, cells[index].strip(), error.reason, error.remedy)
         if good and self.is_new(number, values):
@@ -264,117 +182,3 @@ class _Rows:
 
     def fault(self, number: int, column: str, value: str, reason: str, remedy: str) -> None:
         self.findings.append(Finding(self.label, number, column, value, reason, remedy))
-
-
-def parse_cell(cell: str, column: Column, encode_gpu: GpuEncoder | None = None, instance_type: str = "") -> Any:
-    """The typed value of one cell, None for a blank that is allowed. Raises an internal fault that the reader reports."""
-    text = cell.strip()
-    if text == "" or (column.type != "text" and text.lower() in _SPELLINGS_OF_NOTHING):
-        if column.required == "nullable" or (column.required == "no" and text == ""):
-            return None
-        what = "is blank" if text == "" else "is not a value"
-        or_blank = (
-            "; leave the cell empty where there is none" if column.required == "no" else "; blank never counts as 0"
-        )
-        raise _CellError(what, f"give {column.wants}{or_blank}")
-    if column.type in _GPU_PARSERS:
-        return _GPU_PARSERS[column.type](text, encode_gpu, instance_type)
-    value = _PARSERS[column.type](text, column)
-    if column.choices and text not in column.choices:
-        near = close_matches(text, column.choices, n=1)
-        raise _CellError("is not an allowed value", f"did you mean {near[0]}?" if near else f"use {column.wants}")
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        _check_interval(value, column)
-    return value
-
-
-def _check_interval(value: float, column: Column) -> None:
-    too_low = value < column.low or (column.low_open and value == column.low)
-    too_high = value > column.high or (column.high_open and value == column.high)
-    if not (too_low or too_high):
-        return
-    if value < 0 <= column.low:
-        reason = "is negative"
-    elif value == 0:
-        reason = "is zero"
-    else:
-        reason = "is too low" if too_low else "is too high"
-    check = f"; check the unit, the column is in {column.unit}" if column.unit and value else ""
-    raise _CellError(reason, f"give {column.wants}{check}")
-
-
-def _number(text: str, column: Column) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        if _NUMBER_WITH_UNIT.match(text):
-            unit = f" (the column is in {column.unit})" if column.unit else ""
-            raise _CellError("is not a plain number", f"write the number without unit or separator{unit}") from None
-        raise _CellError("is not a number", f"give {column.wants}") from None
-    if not math.isfinite(value):
-        raise _CellError("is not finite", f"give {column.wants}")
-    return value
-
-
-def _integer(text: str, column: Column) -> int:
-    value = _number(text, column)
-    if value != int(value):
-        raise _CellError("is not a whole number", f"give {column.wants}")
-    return int(value)
-
-
-def _flag(text: str, column: Column) -> bool:
-    if text not in {"0", "1"}:
-        raise _CellError("is neither 0 nor 1", f"give {column.wants}")
-    return text == "1"
-
-
-def _date(text: str, column: Column) -> date:
-    try:
-        return date.fromisoformat(text)
-    except ValueError:
-        raise _CellError("is not a date", f"give {column.wants}") from None
-
-
-def _timestamp(text: str, column: Column) -> datetime:
-    try:
-        value = datetime.fromisoformat(text)
-    except ValueError:
-        raise _CellError("is not a time", f"give {column.wants}") from None
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
-
-
-def _text(text: str, column: Column) -> str:
-    return text
-
-
-def _gpu(text: str, encode_gpu: GpuEncoder | None, instance_type: str) -> str:
-    if encode_gpu is None:
-        return text
-    try:
-        return encode_gpu(text, instance_type=instance_type)
-    except UnknownNameError as error:
-        raise _CellError("unknown GPU", error.remedy) from None
-    except CoralError as error:
-        raise _CellError(error.message, error.remedy) from None
-
-
-def _node_config(text: str, encode_gpu: GpuEncoder | None, instance_type: str) -> str:
-    try:
-        gpu, count = split_node_config(text)
-    except ValueError:
-        raise _CellError(
-            "is not a node configuration", "write the GPU id, an x and the count, such as L40Sx2"
-        ) from None
-    return node_config_id(_gpu(gpu, encode_gpu, instance_type), count)
-
-
-_PARSERS: dict[str, Callable[[str, Column], Any]] = {
-    "number": _number,
-    "integer": _integer,
-    "flag": _flag,
-    "date": _date,
-    "timestamp": _timestamp,
-    "text": _text,
-}
-_GPU_PARSERS = {"gpu": _gpu, "node_config": _node_config}

@@ -1,0 +1,131 @@
+"""The starter folder of ``coral init``: a commented scenario and its CSV files, which validate as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from catalogs.errors import CoralError
+from catalogs.tables import DATA_DIR
+
+_SCENARIO = """\
+# A scenario of your own. `coral validate scenario.yaml` lists every fault at once; `coral plan --scenario scenario.yaml`
+# plans it. Paths are relative to this file. Times are UTC, prices USD per hour for the whole machine.
+schema: 1
+id: my-prod                       # lower case; plans are stored under this name
+price_as_of: 2025-05-01           # prices nearest to this day are used; farther than 31 days gives a warning
+
+offers:
+  regions: [aws/eu-central-1, own/frankfurt]   # provider/region; those of offers.csv work too
+  markets: [on_demand, owned]     # on_demand, spot, owned
+  file: offers.csv                # your own prices and machines; they replace the catalog's for the same machine
+  discount_pct: {aws: 12}         # your negotiated discount
+  exclude_gpus: [T4, V100-16GB-SXM2]   # or include_gpus: [...], or node_configs: [L40Sx1, ...]
+  # use_catalog: false            # only what is in offers.csv
+  # only_sold: false              # also counts of GPUs that nobody sells, at derived prices (marked)
+
+models:
+  - model: qwen3-8b               # a name or alias of the catalog ...
+    # weight_dtype: bf16          # default: the format the weights are published in
+    # kv_dtype: bf16
+    # demand_req_per_s: 10        # mean requests per second; not needed with a demand file; 0 releases, null holds
+    lengths: {trace: azure-conv-2023}          # or {input: 1155, output: 211}: tokens of every request
+    slo: {ttft_ms: 1000, tpot_ms: 50, percentile: 99}   # milliseconds
+    regions: [aws/eu-central-1]   # default: all of offers.regions
+    min_regions: 1
+  - model: my-org/my-8b-chat      # ... or a model of your own, from its Hugging Face config.json
+    config: models/my-8b-chat.json
+    lengths: {input: 621, output: 126}
+    slo: {ttft_ms: 1500, tpot_ms: 80, percentile: 95}
+
+library: {n_max: 3, rho: 12, mode: cycle}      # nodes per instance; GPU memory per instance in model sizes
+
+policy:
+  shortage: uniform               # or priority (by each model's weight)
+  headroom: auto                  # share of an instance's rate that is planned with, or {prefill: 0.8, decode: 0.9}
+  demand_percentile: 95           # plan for this percentile of one-minute request counts; null plans for the mean
+  init_minutes: 6                 # a new node serves nothing for so long ...
+  interval_minutes: 60            # ... of the time between two plans
+
+availability: {file: availability.csv, default_nodes: 8}   # nodes to assume where nothing is known
+quotas: {file: quotas.csv}
+demand: {file: demand.csv}
+"""
+
+_OFFERS = """\
+# Your own prices and machines. The price is of the WHOLE machine per hour, not per GPU. GPU ids as in the catalog.
+region,node_config,instance_type,market,price_usd_per_h,interrupt_per_h,network_gbit_per_s,as_of,source
+aws/eu-central-1,L40Sx1,g6e.xlarge,on_demand,2.10,,,2025-05-01,my contract
+own/frankfurt,L40Sx4,rack-7,owned,3.20,,100,2025-05-01,written off over three years
+"""
+
+_AVAILABILITY = """\
+# Nodes that can be had. Blank nodes = unknown (quota or default_nodes counts, labelled assumed); 0 = none.
+region,node_config,market,observed_at,nodes
+aws/eu-central-1,L40Sx1,on_demand,2025-05-01T08:00:00Z,12
+aws/eu-central-1,L40Sx4,on_demand,2025-05-01T08:00:00Z,
+own/frankfurt,L40Sx4,owned,2025-05-01T08:00:00Z,2
+"""
+
+_QUOTAS = """\
+# Limits of your accounts in the provider's unit: vcpu, gpu or node of a family (AWS: G and VT, P; or a GPU id).
+provider,region,family,unit,limit
+aws,aws/eu-central-1,G and VT,vcpu,768
+"""
+
+_DEMAND = """\
+# Mean requests per second per planning window; the latest window that has begun counts.
+# Blank = unknown (the last plan is held), 0 = none (nodes are released).
+model,window_start,demand_req_per_s
+qwen3-8b,2025-05-01T08:00:00Z,6
+qwen3-8b,2025-05-01T09:00:00Z,8
+my-org/my-8b-chat,2025-05-01T09:00:00Z,4
+"""
+
+_README = """\
+# A starter scenario
+
+| file | what it holds |
+|---|---|
+| `scenario.yaml` | models, SLOs, regions, policy; every key is explained in it |
+| `offers.csv` | your own prices and machines |
+| `availability.csv` | nodes that can be had |
+| `quotas.csv` | limits of your accounts |
+| `demand.csv` | mean request rates per window |
+| `models/my-8b-chat.json` | the config.json of a model of your own (an example of 8 billion parameters) |
+
+`coral validate .` lists every fault at once; `coral plan --scenario scenario.yaml` makes the plan.
+"""
+
+
+def starter_files() -> dict[str, str]:
+    """Path below the folder -> text of every starter file."""
+    return {
+        "scenario.yaml": _SCENARIO,
+        "offers.csv": _OFFERS,
+        "availability.csv": _AVAILABILITY,
+        "quotas.csv": _QUOTAS,
+        "demand.csv": _DEMAND,
+        "models/my-8b-chat.json": (DATA_DIR / "models" / "Qwen__Qwen3-8B.json").read_text(encoding="utf-8"),
+        "README.md": _README,
+    }
+
+
+def write_starter(folder: str | Path) -> list[Path]:
+    """Write the starter files into ``folder`` (made if absent) and return their paths.
+
+    Raises CoralError, and writes nothing, where one of them is already there.
+    """
+    root = Path(folder)
+    files = starter_files()
+    if root.exists() and not root.is_dir():
+        raise CoralError(f"{root} is a file", remedy="name a folder")
+    there = [name for name in files if (root / name).exists()]
+    if there:
+        raise CoralError(f"{root} already holds {', '.join(there)}", remedy="name another folder; nothing was written")
+    written = []
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        written.append(path)
+    return written
