@@ -86,7 +86,9 @@ def pack(instance: SimInstance) -> PackedInstance:
                 tables.append(node.step)
             row = next(i for i, table in enumerate(tables) if table is node.step)
             split = 1 if fine else node.inner_stages
-            rate = instance.activation_bytes_per_token / node.network_bytes_per_s
+            # The last stage hands on token ids only; replicas of a node share its network.
+            is_last = s == len(instance.stages) - 1
+            rate = 0.0 if is_last else instance.activation_bytes_per_token * node.replicas / node.network_bytes_per_s
             for _ in range(node.replicas):
                 share = node.share / total / node.replicas
                 rows.append((share, node.batch * split, node.kv_capacity_tokens, node.inner_stages, split,

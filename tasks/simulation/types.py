@@ -101,7 +101,8 @@ class SimNode:
 
     ``step`` is the pass time of one inner stage of one replica. ``batch`` is per replica: tokens of a prefill pass,
     sequences of a decode micro-batch. ``kv_capacity_tokens`` per replica (decode only). ``share`` is the node's part of
-    the stage's work. A pass's results reach the next stage after ``hop_latency_s`` + activations / ``network_bytes_per_s``.
+    the stage's work. A pass's results reach the next stage after ``hop_latency_s`` + activations over the replica's part of
+    ``network_bytes_per_s``; from the last stage only token ids go back.
     """
 
     node_config: str

@@ -53,11 +53,11 @@ def test_full_pipeline_tpot_is_the_slowest_stage_times_micro_batches(stage_ms: t
 
 
 def test_lone_sequence_takes_the_sum_of_stage_times_and_hops() -> None:
-    """Stage times 10 + 20 ms; each hop 1 ms + 8 bytes at 2,000 B/s = 4 ms: 40 ms per token."""
+    """Stage times 10 + 20 ms; each hop 1 ms, the first also 8 bytes at 2,000 B/s = 4 ms (token ids weigh nothing): 36 ms."""
     stages = [[node(ms / 1e3, batch=4, hop_latency_s=0.001, network_bytes_per_s=2000.0)] for ms in (10, 20)]
     decode = instance(Phase.DECODE, *stages, activation_bytes_per_token=8.0)
     result = simulate(requests([0.0], 10, 101), [instant_prefill(), decode])
-    assert result.decode_tpot_s[0] * 1e3 == pytest.approx(40.0)
+    assert result.decode_tpot_s[0] * 1e3 == pytest.approx(36.0)
 
 
 def test_pipeline_period_with_hops_is_the_larger_of_round_trip_and_slowest_stage() -> None:
