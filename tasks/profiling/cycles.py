@@ -38,8 +38,7 @@ def cycle_grid(workload: Workload, stages: int, settings: ProfileSettings, mode:
         return np.array([workload.slo_ms / stages])
     if workload.phase is Phase.PREFILL:
         return workload.slo_ms / (stages + np.array(settings.prefill_passes, dtype=np.float64))
-    steps = np.arange(settings.decode_cycles, dtype=np.float64)
-    return workload.slo_ms / stages / settings.decode_cycle_ratio**steps
+    return workload.slo_ms / stages / np.array(settings.decode_cycle_divisors)
 
 
 def passes_allowed(workload: Workload, stages: int, cycle_ms: float, mode: Mode) -> int:

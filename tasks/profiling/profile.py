@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from catalogs.errors import UnknownNameError
 from catalogs.types import Efficiency, Gpu, NodeConfig, Phase, Provenance, Workload
+from tasks.profiling.cells import Cells, StageTimes
 from tasks.profiling.cycles import Mode
 from tasks.profiling.layouts import Layout, legal_layouts
 from tasks.profiling.memory import ProfileSettings
-from tasks.profiling.rates import FEASIBLE, REASONS, Cells, LayoutSolver, StageTimes
+from tasks.profiling.rates import FEASIBLE, REASONS, LayoutSolver
 from tasks.profiling.roofline import Roofline
 from tasks.profiling.schema import PROFILE_SCHEMA, Infeasible
 from tasks.profiling.shapes import ModelShape

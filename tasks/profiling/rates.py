@@ -15,11 +15,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from catalogs.types import Gpu, NodeConfig, Phase, Workload
-from tasks.profiling.cycles import Mode, cycle_grid, passes_allowed
+from catalogs.types import Gpu, NodeConfig, Phase
+from tasks.profiling.cells import Cells, StageTimes
+from tasks.profiling.cycles import Mode
 from tasks.profiling.layouts import Layout
-from tasks.profiling.memory import MemoryModel, ProfileSettings
-from tasks.profiling.roofline import BYTES_PER_MS_PER_GB_PER_S, Roofline
+from tasks.profiling.memory import MemoryModel
+from tasks.profiling.roofline import BYTES_PER_MS_PER_GB_PER_S
 from tasks.profiling.schema import Infeasible
 from tasks.profiling.shapes import GIB, ModelShape
 from tasks.templates.types import Position
@@ -30,85 +31,6 @@ Ints = NDArray[np.int64]
 # How far a cell got before it failed; the layout that got furthest names the cell's reason.
 REASONS = (Infeasible.UNPROFILED, Infeasible.LAYOUT, Infeasible.MEMORY, Infeasible.KV_CACHE, Infeasible.SLO)
 FEASIBLE = len(REASONS)
-
-
-@dataclass(frozen=True)
-class Cells:
-    """The (stage count, position) combos and cycles a workload is profiled at."""
-
-    workload: Workload
-    settings: ProfileSettings
-    mode: Mode
-    max_stages: int
-
-    @cached_property
-    def combos(self) -> tuple[tuple[int, Position], ...]:
-        """(1, ONLY), (2, FIRST), (2, MID), (2, LAST), (3, FIRST), ..."""
-        ends = (Position.FIRST, Position.MID, Position.LAST)
-        return ((1, Position.ONLY), *((s, position) for s in range(2, self.max_stages + 1) for position in ends))
-
-    @cached_property
-    def stages(self) -> Ints:
-        """Stage count of each combo."""
-        return np.array([stages for stages, _ in self.combos], dtype=np.int64)
-
-    @cached_property
-    def cycle_ms(self) -> Floats:
-        """[combos, cycles], longest first."""
-        return np.array([cycle_grid(self.workload, s, self.settings, self.mode) for s, _ in self.combos])
-
-    @cached_property
-    def lone_tokens_needed(self) -> Ints:
-        """[combos, cycles]: sub-batch with which a lone prompt of the percentile's length meets the SLO; decode: 1."""
-        if self.workload.phase is not Phase.PREFILL:
-            return np.ones(self.cycle_ms.shape, dtype=np.int64)
-        computed = self.workload.lengths.input_at_percentile * (1 - self.workload.prefix_hit_rate)
-        passes = [
-            [passes_allowed(self.workload, stages, float(c), self.mode) for c in row]
-            for (stages, _), row in zip(self.combos, self.cycle_ms, strict=True)
-        ]
-        return np.ceil(computed / np.maximum(np.array(passes), 1) - 1e-9).astype(np.int64)
-
-    @cached_property
-    def batch_grid(self) -> Ints:
-        """Batches to choose from: every whole number of prompt tokens, or the sizes CUDA graphs were captured at."""
-        if self.workload.phase is Phase.PREFILL:
-            return np.arange(1, self.settings.max_prefill_tokens + 1, dtype=np.int64)
-        return np.array(self.settings.cuda_graph_batch_sizes, dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class StageTimes:
-    """Times in ms of a ``tp`` group over the batch grid, de-rated: per layer kind [kinds, batches], embedding, head.
-
-    ``lone`` is ``layer`` for a lone prompt of the SLO percentile's length, whose attention is longer than the mean's.
-    """
-
-    layer: Floats
-    lone: Floats
-    embedding: Floats
-    head: Floats
-
-    @classmethod
-    def build(cls, roofline: Roofline, tp: int, cells: Cells) -> StageTimes:
-        """Evaluates the roofline once per batch size; every cell is a sum of these columns."""
-        workload, n = cells.workload, cells.batch_grid.astype(np.float64)
-        lengths, hit = workload.lengths, workload.prefix_hit_rate
-        if workload.phase is Phase.PREFILL:
-            context, lone_context = lengths.prefill_context, lengths.input_at_percentile
-            rows = np.maximum(1.0, n / (lengths.input_mean * (1 - hit)))
-        else:
-            context = lone_context = lengths.decode_context_mean
-            rows = n
-
-        def layers(length: float) -> Floats:
-            kinds = roofline.shape.kinds
-            return np.array([roofline.layer_ms(n, kind, tp, workload.phase, length, hit * length) for kind in kinds])
-
-        derate = cells.settings.derate(workload.phase)
-        layer = layers(context) / derate
-        lone = layer if lone_context <= context else layers(lone_context) / derate
-        return cls(layer, lone, roofline.embedding_ms(n, tp) / derate, roofline.lm_head_ms(rows, tp) / derate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +96,13 @@ class LayoutSolver:
         cells, pp = self.cells, self.layout.pp
         inner = self.inner_stages(stages, position)
         budget = cells.cycle_ms[i][:, None] / pp
-        holds, by_memory = self._largest_by_memory(inner, stages * pp)
+        holds, by_memory = self.largest_by_memory(inner, stages * pp)
         in_time = self._largest_in_time(inner, budget, self.times.layer)
-        lone_in_time = in_time
-        if self.times.lone is not self.times.layer:
-            lone_in_time = self._largest_in_time(inner, budget, self.times.lone)
         index = np.minimum(in_time, by_memory[None, :])
         batch = np.where(index > 0, cells.batch_grid[np.maximum(index, 1) - 1], 0)
-        needed = np.searchsorted(cells.batch_grid, cells.lone_tokens_needed[i], side="left")[:, None] + 1
+        needed = cells.entries_needed[i][:, None]
         outcome = np.full(index.shape, FEASIBLE, dtype=np.int8)
-        outcome[(lone_in_time < needed) | (index < 1)] = REASONS.index(Infeasible.SLO)
+        outcome[~self._lone_fits(inner, budget, needed, in_time) | (index < 1)] = REASONS.index(Infeasible.SLO)
         outcome[np.broadcast_to(by_memory[None, :], index.shape) < needed] = REASONS.index(Infeasible.KV_CACHE)
         outcome[:, ~holds] = REASONS.index(Infeasible.MEMORY)
         rate = self._rate(inner, i, index, batch)
@@ -220,7 +139,7 @@ class LayoutSolver:
             InnerStage(split[:, 2], tail_run, False, is_last, out_gb_per_s, out_ms),
         ]
 
-    def _stage_ms(self, stage: InnerStage, index: Ints, layer: Floats) -> Floats:
+    def stage_ms(self, stage: InnerStage, index: Ints, layer: Floats) -> Floats:
         """Time of an inner stage at batch ``batch_grid[index]``, worst run; ``index`` is [..., layers]."""
         runs = self.shape.run_tables[stage.run][stage.layers]
         per_kind = layer[:, index]
@@ -245,9 +164,18 @@ class LayoutSolver:
             low = np.zeros(shape, dtype=np.int64)
             while np.any(low < high):
                 middle = (low + high + 1) // 2
-                fits = self._stage_ms(stage, np.maximum(middle, 1) - 1, layer) <= budget
+                fits = self.stage_ms(stage, np.maximum(middle, 1) - 1, layer) <= budget
                 low, high = np.where(fits, middle, low), np.where(fits, high, np.maximum(middle - 1, low))
         return high
+
+    def _lone_fits(self, inner: Sequence[InnerStage], budget: Floats, needed: Ints, in_time: Ints) -> NDArray[np.bool_]:
+        """[cycles, layers]: a lone prompt's chunks of ``needed`` grid entries [cycles, 1] fit the budget."""
+        if self.times.lone is self.times.layer:
+            return in_time >= needed
+        last = len(self.cells.batch_grid)
+        index = np.broadcast_to(np.minimum(needed, last) - 1, in_time.shape)
+        fits = [self.stage_ms(stage, index, self.times.lone) <= budget for stage in inner]
+        return np.all(fits, axis=0) & (needed <= last)
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
@@ -275,7 +203,7 @@ class LayoutSolver:
         constant = runs @ np.where(is_full, 0.0, np.minimum(windows, lengths.input_at_percentile) * token)
         return runs.sum(axis=-1) * token * in_flight, history, constant
 
-    def _largest_by_memory(self, inner: Sequence[InnerStage], in_flight: int) -> tuple[NDArray[np.bool_], Ints]:
+    def largest_by_memory(self, inner: Sequence[InnerStage], in_flight: int) -> tuple[NDArray[np.bool_], Ints]:
         """([layers] weights and a batch of one fit without KV, [layers] grid entries that fit with all KV)."""
         activation = self._memory.activation_bytes_per_token(self.layout.tp)
         prompt = self.cells.workload.lengths.input_at_percentile
@@ -316,7 +244,7 @@ class LayoutSolver:
         if self.cells.mode is Mode.CYCLE:
             return served / self.cells.cycle_ms[i][:, None]
         clipped = np.maximum(index, 1) - 1
-        tau = np.max([self._stage_ms(stage, clipped, self.times.layer) for stage in inner], axis=0)
+        tau = np.max([self.stage_ms(stage, clipped, self.times.layer) for stage in inner], axis=0)
         return served / (layout.pp * tau)
 
     def _network_rate(self, position: Position, layers: Ints) -> Floats:
