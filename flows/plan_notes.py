@@ -1,0 +1,85 @@
+"""What a plan says of itself in words: its warnings, and why it differs from the version before."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from catalogs.types import Provenance
+from tasks.allocation.plan import PlanWarning
+
+if TYPE_CHECKING:
+    from catalogs.scenario import LoadedScenario
+    from tasks.allocation.plan import Plan
+
+# Said by the plan itself, and only of what it uses (plan_warnings).
+_RESTATED = {"assumed_availability", "derived_offers"}
+_REL_CHANGE = 1e-9
+
+
+def plan_warnings(loaded: LoadedScenario, plan: Plan) -> tuple[PlanWarning, ...]:
+    """Caveats of the scenario, then those of what the plan uses: assumed supply, derived offers, unfitted profiles."""
+    notes = [PlanWarning(code=code, text=text) for code, text in loaded.warnings if code not in _RESTATED]
+    assumed = [f"{o.node_config} in {o.region}" for o in plan.offers if o.availability_basis.value == "assumed"]
+    if assumed:
+        text = f"nobody reports free nodes of {_listed(assumed)}: the scenario's default is assumed"
+        notes.append(PlanWarning(code="assumed_availability", text=text))
+    offers = {offer.offer_id: offer for offer in loaded.offers}
+    derived = [f"{o.node_config} in {o.region}" for o in plan.offers if offers[o.offer_id].is_derived]
+    if derived:
+        text = f"not sold as such, price derived: {_listed(derived)}"
+        notes.append(PlanWarning(code="derived_offers", text=text))
+    for provenance in (Provenance.BORROWED, Provenance.DERIVED):
+        used = [f"{i.workload} on {i.combination_id}" for i in plan.instances if i.provenance == provenance.value]
+        if used:
+            text = f"rates rest on {provenance.value} efficiency factors: {_listed(used)}"
+            notes.append(PlanWarning(code=f"{provenance.value}_profiles", text=text))
+    return tuple(notes)
+
+
+def plan_reason(plan: Plan, last: Plan | None) -> str:
+    """Why this version: which inputs changed since the last one, or that it is the first."""
+    if last is None:
+        return "first plan"
+    changes = []
+    if plan.inputs.library_id != last.inputs.library_id:
+        changes.append("the template library changed")
+    changes += _demand_changes(plan, last)
+    changes += _price_changes(plan, last)
+    before, after = ({o.offer_id: o.availability_nodes for o in p.offers} for p in (last, plan))
+    supply = sorted(key for key in before.keys() & after.keys() if before[key] != after[key])
+    if supply:
+        changes.append(f"supply of {_listed(supply)} changed")
+    return "; ".join(changes) or "other inputs changed"
+
+
+def _demand_changes(plan: Plan, last: Plan) -> list[str]:
+    before = {row.workload: row.planned_req_per_s for row in last.workloads if row.phase != "decode"}
+    after = {row.workload: row.planned_req_per_s for row in plan.workloads if row.phase != "decode"}
+    changes = []
+    for workload in sorted(before.keys() | after.keys()):
+        old, new = before.get(workload), after.get(workload)
+        model = workload.split("/")[0]
+        if old is None or new is None:
+            changes.append(f"{model} {'added' if old is None else 'removed'}")
+        elif abs(new - old) > _REL_CHANGE * max(old, new):
+            changes.append(f"demand of {model} {old:.4g} -> {new:.4g} req/s")
+    return changes
+
+
+def _price_changes(plan: Plan, last: Plan) -> list[str]:
+    before = {row.offer_id: row.price_usd_per_h for row in last.offers}
+    moved = [
+        row.offer_id for row in plan.offers if row.price_usd_per_h != before.get(row.offer_id, row.price_usd_per_h)
+    ]
+    if moved:
+        return [f"prices of {_listed(moved)} changed"]
+    if plan.inputs.price_as_of != last.inputs.price_as_of:
+        return [f"prices of {plan.inputs.price_as_of} instead of {last.inputs.price_as_of}"]
+    return []
+
+
+def _listed(names: list[str], most: int = 3) -> str:
+    """``a, b, c and 4 more``, without repeats, in order."""
+    unique = list(dict.fromkeys(names))
+    more = f" and {len(unique) - most} more" if len(unique) > most else ""
+    return ", ".join(unique[:most]) + more

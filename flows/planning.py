@@ -1,0 +1,192 @@
+"""Allocation over a built library, and publication: what `coral allocate`, `coral plan` and the scheduled flow run."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from catalogs.errors import CoralError, HeldError
+from flows.settings import BuildSettings, Progress, progress_stage
+from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState
+from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
+
+if TYPE_CHECKING:
+    from catalogs.scenario import LoadedScenario
+    from flows.planning_inputs import PlanningInputs
+    from warehouse.connect import Lake
+    from warehouse.records import RunOutcome
+
+# What the issue asks of `core`: a gap of 0.05 % in seconds. The wall clock is only a safety limit.
+PLAN_LIMITS = SolveLimits(gap=1e-4, time_s=60.0)
+BASELINE_LIMITS = SolveLimits(gap=1e-4, time_s=20.0)
+
+
+@dataclass(frozen=True, slots=True)
+class AllocationOutcome:
+    """The plan that holds now, and what became of this run (None = nothing was to be written), in words for a person."""
+
+    plan: Plan
+    run_outcome: RunOutcome | None
+    text: str
+
+
+def plan_scenario(settings: BuildSettings, progress: Progress) -> AllocationOutcome:
+    """Build the library if needed, allocate, check, publish. Raises the expected outcomes of each part."""
+    from flows.build import build_library
+
+    build_library(settings, progress)
+    return allocate(settings, progress, publish=True)
+
+
+def allocate(settings: BuildSettings, progress: Progress, *, publish: bool) -> AllocationOutcome:
+    """Choose what to rent from the library built for the scenario as it is now.
+
+    Without ``publish`` nothing is written. Raises HeldError (demand unknown; the run is logged when publishing),
+    NothingFitsError, LakeError, or CoralError when the library has not been built for these inputs.
+    """
+    from catalogs.scenario import load_scenario
+    from flows.build import registered_library
+    from warehouse import read
+    from warehouse.connect import Lake
+
+    loaded = load_scenario(settings.scenario)
+    library_id = registered_library(settings, loaded)
+    with Lake.open(settings.lake_root, read_only=not publish) as lake:
+        last = read.current_plan(lake, loaded.scenario.id)
+        started = datetime.now(UTC)
+        try:
+            plan = _decide(loaded, lake, library_id, last, progress, started)
+        except HeldError as held:
+            if publish:
+                _log_held(lake, loaded, last, started, str(held))
+            raise
+        if not publish:
+            return AllocationOutcome(plan, None, "not published: give --publish to publish it")
+        return _publish(lake, loaded, plan, last, started)
+
+
+def _decide(
+    loaded: LoadedScenario, lake: Lake, library_id: str, last: Plan | None, progress: Progress, now: datetime
+) -> Plan:
+    from flows.planning_inputs import planning_inputs
+
+    with progress_stage(progress, "allocate"):
+        inputs = planning_inputs(loaded, lake, library_id, last)
+        result = _solve(inputs.problem)
+    with progress_stage(progress, "baselines"):
+        baselines = _baselines(inputs.problem)
+    with progress_stage(progress, "check"):
+        return _document(loaded, lake, library_id, last, inputs, result, baselines, now)
+
+
+def _solve(problem: AllocationProblem) -> AllocationResult:
+    """The solver's answer, refused unless it is a plan that the independent check accepts."""
+    from tasks.allocation.checker import check_result
+    from tasks.allocation.ilp import solve_ilp
+
+    result = solve_ilp(problem, PLAN_LIMITS)
+    if result.status in (SolveStatus.ERROR, SolveStatus.INFEASIBLE):
+        raise CoralError(
+            f"no plan was found ({result.status.value}): {result.note}", remedy="loosen the limits, or report this"
+        )
+    faults = check_result(problem, result)
+    if faults:
+        raise RuntimeError("the solver's answer fails the independent check: " + "; ".join(faults))
+    return result
+
+
+def _baselines(problem: AllocationProblem) -> PlanBaselines:
+    from tasks.baselines.homo import homo_greedy, homo_optimal
+
+    optimal, greedy = homo_optimal(problem, BASELINE_LIMITS), homo_greedy(problem)
+    return PlanBaselines(
+        homo_optimal_usd_per_h=optimal.cost_usd_per_h,
+        homo_optimal_lower_bound_usd_per_h=optimal.lower_bound_usd_per_h,
+        homo_greedy_usd_per_h=greedy.cost_usd_per_h,
+        note="; ".join(text for text in (optimal.missing, greedy.missing) if text),
+    )
+
+
+def _document(
+    loaded: LoadedScenario,
+    lake: Lake,
+    library_id: str,
+    last: Plan | None,
+    inputs: PlanningInputs,
+    result: AllocationResult,
+    baselines: PlanBaselines,
+    now: datetime,
+) -> Plan:
+    """The plan document, checked column by column against the tables it came from."""
+    from flows.plan_notes import plan_reason, plan_warnings
+    from tasks.allocation.plan_build import PlanMeta, build_plan
+    from tasks.allocation.plan_checker import PlanFacts, check_plan
+    from tasks.allocation.shortfalls import explain_shortfalls
+    from warehouse import read
+
+    templates = read.templates_by_id(lake, sorted({row.template_id for row in result.instances}))
+    slo_ms = {workload.workload_id: workload.slo_ms for workload in loaded.workloads}
+    plan = build_plan(
+        inputs.problem,
+        result,
+        templates=templates,
+        offers=dict(loaded.best),
+        shortfalls=explain_shortfalls(inputs.problem, result, BASELINE_LIMITS),
+        baselines=baselines,
+        warnings=(),
+        meta=PlanMeta(
+            scenario_id=loaded.scenario.id,
+            plan_version=(last.plan_version if last else 0) + 1,
+            state=PlanState.DRAFT,
+            created_at=now.isoformat(),
+            reason="",
+            inputs=PlanInputs(
+                hash=inputs.inputs_hash,
+                price_as_of=loaded.price_as_of.isoformat(),
+                library_id=library_id,
+                running_basis=inputs.running_basis,
+            ),
+            slo_ms=slo_ms,
+        ),
+    )
+    plan = plan.model_copy(update={"warnings": plan_warnings(loaded, plan), "reason": plan_reason(plan, last)})
+    facts = PlanFacts(templates, {offer.offer_id: offer for offer in loaded.offers}, slo_ms)
+    faults = check_plan(inputs.problem, plan, facts)
+    if faults:
+        raise RuntimeError("the plan fails the independent check: " + "; ".join(faults))
+    return plan
+
+
+def _publish(lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None, started: datetime) -> AllocationOutcome:
+    from flows.planning_inputs import input_ages_s, reference_inputs
+    from warehouse.plans import log_rejects, publish_plan
+    from warehouse.records import AllocationRun, ReferenceInputs, Reject, RunOutcome
+
+    run = AllocationRun(
+        run_id=uuid.uuid4().hex,
+        scenario_id=loaded.scenario.id,
+        started_at=started,
+        inputs_hash=plan.inputs.hash,
+        base_plan_version=last.plan_version if last else 0,
+        input_ages_s=input_ages_s(loaded, started),
+    )
+    published = publish_plan(lake, plan, run, ReferenceInputs(**reference_inputs(loaded, started)))
+    if loaded.rejects:
+        rejects = [Reject(f.file, f.row, f.column, f.value, f.reason, f.remedy) for f in loaded.rejects]
+        log_rejects(lake, run.run_id, rejects)
+    text = {
+        RunOutcome.PUBLISHED: f"published as version {published.plan_version} of {loaded.scenario.id}",
+        RunOutcome.UNCHANGED: f"unchanged: version {published.plan_version} stays, the run is logged",
+        RunOutcome.SUPERSEDED: f"another run published version {published.plan_version} meanwhile: it stays",
+    }[published.outcome]
+    return AllocationOutcome(published.plan, published.outcome, text)
+
+
+def _log_held(lake: Lake, loaded: LoadedScenario, last: Plan | None, started: datetime, note: str) -> None:
+    from warehouse.plans import log_run
+    from warehouse.records import AllocationRun, RunLog, RunOutcome
+
+    run = AllocationRun(run_id=uuid.uuid4().hex, scenario_id=loaded.scenario.id, started_at=started, note=note)
+    log_run(lake, run, RunLog(RunOutcome.HELD_UNKNOWN_DEMAND, last.plan_version if last else None))

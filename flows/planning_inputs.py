@@ -1,0 +1,160 @@
+"""From a loaded scenario and a library in the lake to the online problem, with everything the plan document needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from catalogs.errors import HeldError
+from catalogs.ids import short_hash
+from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem
+from tasks.allocation.types import AllocationProblem, ModelDemand, Shortage
+
+if TYPE_CHECKING:
+    from catalogs.scenario import LoadedScenario
+    from tasks.allocation.plan import Plan
+    from warehouse.connect import Lake
+
+FRONTIER_FILTER = "all"
+_SLIM = ("template_id", "workload_id", "combination_id", "throughput_mtok_per_s")
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningInputs:
+    """The problem, its templates by workload id, what runs, and the hash of everything that decides the answer."""
+
+    problem: AllocationProblem
+    running_basis: str
+    inputs_hash: str
+
+
+def planning_inputs(loaded: LoadedScenario, lake: Lake, library_id: str, last_plan: Plan | None) -> PlanningInputs:
+    """The online problem of a scenario over the frontier of ``library_id``.
+
+    What runs is what the last published plan says; its templates stay candidates when the library still has them.
+    Raises HeldError where a demand is unknown, LakeError where the library lacks a frontier, and what
+    :func:`tasks.allocation.prepare.build_problem` raises.
+    """
+    check_demand_known(loaded)
+    running = _running(last_plan)
+    templates = {
+        workload.workload_id: _candidates(lake, library_id, workload.workload_id, [key[1] for key in running])
+        for workload in loaded.workloads
+    }
+    known = {template_id for table in templates.values() for template_id in table["template_id"].to_pylist()}
+    running = {key: count for key, count in running.items() if key[1] in known}
+    problem = build_problem(
+        workloads=[
+            WorkloadInput(
+                workload.workload_id,
+                workload.alias,
+                workload.model.model,
+                workload.phase,
+                workload.tokens_per_request,
+                loaded.headroom(workload.phase),
+            )
+            for workload in loaded.workloads
+        ],
+        templates=templates,
+        regions=loaded.regions,
+        node_configs=sorted(loaded.node_configs),
+        price_usd_per_h={key: offer.price_usd_per_h for key, offer in loaded.best.items()},
+        capacity={key: Capacity(*loaded.capacity(*key)) for key in loaded.best},
+        demands=[
+            ModelDemand(
+                demand.model,
+                demand.planned_req_per_s if demand.planned_req_per_s is not None else float("nan"),
+                demand.workload_ids,
+                demand.regions,
+                demand.min_regions,
+                demand.weight,
+            )
+            for demand in loaded.model_demands
+        ],
+        init_share=loaded.scenario.policy.init_share,
+        running=running,
+        shortage=Shortage(loaded.scenario.policy.shortage),
+        budget_usd_per_h=loaded.scenario.policy.budget_usd_per_h,
+    )
+    return PlanningInputs(problem, "last_published" if last_plan else "none", inputs_hash(problem, library_id, loaded))
+
+
+def check_demand_known(loaded: LoadedScenario) -> None:
+    """Raise HeldError, naming the models, where a demand is unknown: the last plan stays as it is."""
+    unknown = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s is None]
+    if unknown:
+        raise HeldError(
+            f"{loaded.scenario.id}: the demand of {', '.join(unknown)} is unknown, so the last plan is held",
+            remedy="state demand_req_per_s (0 releases a model), or give a demand feed that has it",
+        )
+
+
+def inputs_hash(problem: AllocationProblem, library_id: str, loaded: LoadedScenario) -> str:
+    """Hash of what decides the answer: library, prices, capacity, demand, headroom, what runs, policy."""
+    pairs = [
+        (region, config, offer.offer_id, offer.price_usd_per_h, *map(str, loaded.capacity(region, config)))
+        for (region, config), offer in sorted(loaded.best.items())
+    ]
+    return short_hash(
+        {
+            "library_id": library_id,
+            "supply": pairs,
+            "demand": [(d.model, d.planned_req_per_s, d.regions, d.min_regions, d.weight) for d in problem.demands],
+            "headroom": [(c.workload_id, c.headroom, c.tokens_per_request) for c in problem.candidates],
+            "running": sorted((*key, count) for key, count in problem.running.items()),
+            "policy": loaded.scenario.policy.model_dump(mode="json"),
+        }
+    )
+
+
+def input_ages_s(loaded: LoadedScenario, now: datetime) -> dict[str, float]:
+    """Age of the prices the plan is made from, in seconds."""
+    price_time = datetime.combine(loaded.price_as_of, time(), tzinfo=UTC)
+    return {"prices": (now - price_time).total_seconds()}
+
+
+def _running(last_plan: Plan | None) -> dict[tuple[str, str], int]:
+    """Instances by (region, template) that the last plan has."""
+    if last_plan is None:
+        return {}
+    return {(row.region, row.template_id): row.instances for row in last_plan.instances}
+
+
+def _candidates(lake: Lake, library_id: str, workload_id: str, running: list[str]) -> pa.Table:
+    """The frontier of a workload, and running templates that are not on it but still in the library."""
+    from warehouse import read
+
+    frontier = read.frontier_templates(lake, library_id, workload_id, FRONTIER_FILTER).select(_SLIM)
+    missing = set(running) - set(frontier["template_id"].to_pylist())
+    if not missing:
+        return frontier
+    all_rows = read.library_templates(lake, library_id, workload_id).select(_SLIM)
+    mask = pa.array([template_id in missing for template_id in all_rows["template_id"].to_pylist()], pa.bool_())
+    return pa.concat_tables([frontier, all_rows.filter(mask)])
+
+
+def reference_inputs(loaded: LoadedScenario, now: datetime) -> Mapping[str, Any]:
+    """Catalog rows the plan is computed from, as the warehouse records them."""
+    from catalogs.types import Availability
+    from warehouse.records import DemandRow
+
+    models = {workload.model.model: workload.model for workload in loaded.workloads}
+    return {
+        "node_configs": tuple(loaded.node_configs[name] for name in sorted(loaded.node_configs)),
+        "offers": loaded.offers,
+        "availability": tuple(
+            Availability(region, config, offer.market, loaded.price_as_of.isoformat(), *loaded.capacity(region, config))
+            for (region, config), offer in sorted(loaded.best.items())
+        ),
+        "quotas": tuple(limit.quota for limit in loaded.quota_limits),
+        "models": tuple(models[name] for name in sorted(models)),
+        "workloads": loaded.workloads,
+        "demand": tuple(
+            DemandRow(loaded.scenario.id, demand.model, now, demand.planned_req_per_s, demand.basis)
+            for demand in loaded.model_demands
+        ),
+    }
