@@ -170,7 +170,7 @@ def _run_decode(run: _Run, i: int, mine: Ints) -> None:
     mine, ready = mine[order], ready[order]
     steps = requests.output_tokens[mine] - 1
     state = decode_instance(
-        ready, requests.input_tokens[mine] + 1, steps, packed.engines, packed.micro_batches, slope, fixed,
+        ready, requests.input_tokens[mine] + 1, steps, packed.engines, slope, fixed,
         run.options.kv_watermark,
     )  # fmt: skip
     if np.isnan(state.finish_s).any():

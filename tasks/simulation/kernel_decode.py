@@ -1,5 +1,7 @@
 """Decode: continuous batching in M micro-batches that go round the pipeline, with admission by key-value memory.
 
+With one stage every engine has micro-batches of its own, as many as it has inner stages.
+
 A micro-batch enters a stage when the slowest node of the stage before has handed over, and waits on each engine for the
 micro-batch before it: so every token takes max(sum of stage times, M * slowest stage time). Micro-batches keep their
 order in all stages. A sequence keeps its engine per stage, for its keys are there.
@@ -149,6 +151,8 @@ def choose_engine(
     """
     best, best_load, best_fill = -1, 0.0, 0.0
     for e in range(engines.stage_offsets[s], engines.stage_offsets[s + 1]):
+        if engines.batch_engine[m] >= 0 and engines.batch_engine[m] != e:
+            continue
         capacity = engines.kv_capacity[e]
         count = state.counts[m, e]
         if count >= engines.slots[e] or whole > capacity:
@@ -171,7 +175,7 @@ def admit(
     n_stages = state.path.shape[1]
     chosen = np.empty(n_stages, dtype=np.int64)
     while counters[WAITING] > 0:
-        target = -(-(counters[RUNNING] + counters[WAITING]) // len(state.size))
+        target = np.ceil((counters[RUNNING] + counters[WAITING]) * engines.batch_weight[m] - 1e-9)
         if state.size[m] >= target or state.size[m] >= state.members.shape[1]:
             return
         i = state.held[counters[HELD] - 1] if counters[HELD] > 0 else counters[NEXT]
@@ -262,7 +266,7 @@ def next_event(state: DecodeState, arrive_s: Floats) -> tuple[float, int]:
 
 @kernel
 def decode_instance(
-    arrive_s: Floats, context: Ints, steps: Ints, engines: Engines, micro_batches: int, slope: float, fixed: float,
+    arrive_s: Floats, context: Ints, steps: Ints, engines: Engines, slope: float, fixed: float,
     watermark: float,
 ) -> DecodeState:  # fmt: skip
     """Runs one instance over its sequences, sorted by arrival, until all have left.
@@ -270,7 +274,7 @@ def decode_instance(
     ``context``: tokens attended in the first step; ``steps``: tokens still to make (>= 1). Every sequence must fit, at its
     full length, on some engine of each stage: else it blocks the queue and the run ends with NaN in ``start_s``.
     """
-    state = new_state(arrive_s, context, steps, engines, micro_batches)
+    state = new_state(arrive_s, context, steps, engines)
     while True:
         now, m = next_event(state, arrive_s)
         if m < 0:
@@ -287,12 +291,19 @@ def decode_instance(
 
 
 @kernel
-def new_state(arrive_s: Floats, context: Ints, steps: Ints, engines: Engines, micro_batches: int) -> DecodeState:
+def most_in_micro_batch(engines: Engines) -> int:
+    """Sequences that fit into one micro-batch by its slots: those of the stage with fewest."""
+    most = engines.slots.sum()
+    for s in range(len(engines.stage_offsets) - 1):
+        most = min(most, engines.slots[engines.stage_offsets[s] : engines.stage_offsets[s + 1]].sum())
+    return most
+
+
+@kernel
+def new_state(arrive_s: Floats, context: Ints, steps: Ints, engines: Engines) -> DecodeState:
     """An empty instance."""
-    n, m, e, s = len(arrive_s), micro_batches, len(engines.share), len(engines.stage_offsets) - 1
-    slots = engines.slots.sum()
-    for stage in range(s):
-        slots = min(slots, engines.slots[engines.stage_offsets[stage] : engines.stage_offsets[stage + 1]].sum())
+    n, e, s = len(arrive_s), len(engines.share), len(engines.stage_offsets) - 1
+    m, slots = len(engines.batch_engine), most_in_micro_batch(engines)
     return DecodeState(
         np.zeros(m, dtype=np.int64), np.zeros(m, dtype=np.int64), np.zeros(m),
         np.full(m, np.iinfo(np.int64).max), np.full(m, -1), np.zeros((m, slots), dtype=np.int64),

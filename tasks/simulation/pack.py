@@ -15,7 +15,8 @@ class Engines(NamedTuple):
 
     ``slots``: tokens of a prefill pass, or sequences of one micro-batch. ``split``: sub-batches an engine cuts a decode
     micro-batch into (its inner stages, when the instance's micro-batches are not fine enough). ``grid_*`` and ``time_s``
-    [tables, ...] share their knots: ``table[e]`` names the row.
+    [tables, ...] share their knots: ``table[e]`` names the row. Per micro-batch [M]: ``batch_engine``, the engine it stays
+    on (-1 = it goes through all stages), and ``batch_weight``, its part of all sequences.
     """
 
     stage_offsets: Ints
@@ -30,14 +31,15 @@ class Engines(NamedTuple):
     grid_tokens: Floats
     grid_context: Floats
     time_s: Floats
+    batch_engine: Ints
+    batch_weight: Floats
 
 
 class PackedInstance(NamedTuple):
-    """An instance's engines, the node (stage, index in stage) of each, and its micro-batches in flight."""
+    """An instance's engines, and the node (stage, index in stage) of each."""
 
     engines: Engines
     node_of_engine: list[tuple[int, int]]
-    micro_batches: int
 
 
 def interpolate(table: StepTable, tokens: Floats, context: Floats) -> Floats:
@@ -61,20 +63,23 @@ def _cells(knots: Floats, at: Floats, *, clamp_low: bool) -> tuple[Ints, Floats]
     return index.astype(np.int64), np.maximum(fraction, 0.0) if clamp_low else fraction
 
 
-def micro_batches(instance: SimInstance) -> tuple[int, bool]:
-    """Micro-batches in flight, M, and whether they are as fine as the inner stages.
+def micro_batches(instance: SimInstance, share: Floats, inner: Ints) -> tuple[Ints, Floats, bool]:
+    """(engine, weight) of each micro-batch in flight, and whether engines must cut micro-batches into sub-batches.
 
-    M = S where no node has inner stages, M = S * q where all have q. Where nodes differ M = S and a node with inner
-    stages cuts each micro-batch into as many sub-batches.
+    One stage: every engine holds the whole model and has its own, one per inner stage; nothing makes engines wait for
+    one another. More stages: M = S where no node has inner stages, M = S * q where all have q. Where nodes differ M = S
+    and a node with inner stages cuts each micro-batch into as many sub-batches.
     """
-    inner = {node.inner_stages for stage in instance.stages for node in stage.nodes}
-    fine = len(inner) == 1
-    return len(instance.stages) * (inner.pop() if fine else 1), fine
+    n_stages = len(instance.stages)
+    if n_stages == 1:
+        return np.repeat(np.arange(len(share)), inner), np.repeat(share / inner, inner), False
+    alike = bool((inner == inner[0]).all())
+    m = n_stages * int(inner[0]) if alike else n_stages
+    return np.full(m, -1, dtype=np.int64), np.full(m, 1.0 / m), not alike
 
 
 def pack(instance: SimInstance) -> PackedInstance:
     """Flattens an instance; equal step tables are stored once, on the union of all tables' knots."""
-    m, fine = micro_batches(instance)
     rows: list[tuple[float, ...]] = []
     node_of_engine: list[tuple[int, int]] = []
     offsets = [0]
@@ -85,34 +90,39 @@ def pack(instance: SimInstance) -> PackedInstance:
             if not any(node.step is table for table in tables):
                 tables.append(node.step)
             row = next(i for i, table in enumerate(tables) if table is node.step)
-            split = 1 if fine else node.inner_stages
             # The last stage hands on token ids only; replicas of a node share its network.
             is_last = s == len(instance.stages) - 1
             rate = 0.0 if is_last else instance.activation_bytes_per_token * node.replicas / node.network_bytes_per_s
             for _ in range(node.replicas):
                 share = node.share / total / node.replicas
-                rows.append((share, node.batch * split, node.kv_capacity_tokens, node.inner_stages, split,
-                             node.hop_latency_s, rate, row))  # fmt: skip
+                rows.append(
+                    (share, node.batch, node.kv_capacity_tokens, node.inner_stages, node.hop_latency_s, rate, row)
+                )
                 node_of_engine.append((s, k))
         offsets.append(len(rows))
     columns = np.array(rows, dtype=np.float64).T
+    share, inner = columns[0].copy(), columns[3].astype(np.int64)
+    batch_engine, batch_weight, is_cut = micro_batches(instance, share, inner)
+    split = inner if is_cut else np.ones_like(inner)
     tokens = np.unique(np.concatenate([table.tokens for table in tables]))
     context = np.unique(np.concatenate([table.context for table in tables]))
     engines = Engines(
         stage_offsets=np.array(offsets, dtype=np.int64),
-        share=columns[0].copy(),
-        slots=columns[1].astype(np.int64),
+        share=share,
+        slots=columns[1].astype(np.int64) * split,
         kv_capacity=columns[2].copy(),
-        inner=columns[3].astype(np.int64),
-        split=columns[4].astype(np.int64),
-        hop_latency_s=columns[5].copy(),
-        hop_s_per_token=columns[6].copy(),
-        table=columns[7].astype(np.int64),
+        inner=inner,
+        split=split,
+        hop_latency_s=columns[4].copy(),
+        hop_s_per_token=columns[5].copy(),
+        table=columns[6].astype(np.int64),
         grid_tokens=tokens,
         grid_context=context,
         time_s=np.ascontiguousarray(np.stack([interpolate(table, tokens, context) for table in tables])),
+        batch_engine=batch_engine,
+        batch_weight=batch_weight,
     )
-    return PackedInstance(engines, node_of_engine, m)
+    return PackedInstance(engines, node_of_engine)
 
 
 def kv_tokens_per_context(instance: SimInstance) -> tuple[float, float]:
