@@ -13,7 +13,7 @@ from catalogs.errors import CoralError, UnknownNameError, close_matches
 from catalogs.ids import node_config_id, split_node_config
 
 _SPELLINGS_OF_NOTHING = frozenset({"null", "none", "na", "n/a", "nan", "-"})
-_NUMBER_WITH_UNIT = re.compile(r"^[^\d+-]*([-+]?\d[\d,]*\.?\d*(?:[eE][-+]?\d+)?)\s*[^\d.,\s].*$|^[^\d+-]+\d")
+_HAS_DIGIT = re.compile(r"\d")
 _INTERVAL = re.compile(r"^([\[(])([^,|]*),([^,|]*)([\])])$")
 
 
@@ -136,7 +136,7 @@ def _number(text: str, column: Column) -> float:
     try:
         value = float(text)
     except ValueError:
-        if _NUMBER_WITH_UNIT.match(text):
+        if _HAS_DIGIT.search(text):
             unit = f" (the column is in {column.unit})" if column.unit else ""
             raise CellError("is not a plain number", f"write the number without unit or separator{unit}") from None
         raise CellError("is not a number", f"give {column.wants}") from None

@@ -29,6 +29,10 @@ class Feed:
         """Faults of the file itself."""
         return self.table.file_findings
 
+    def without_models(self, names: set[str]) -> Feed:
+        """The feed without the rows of some models."""
+        return Feed(self.table, self.rejects, tuple(pair for pair in self.rows if pair[1]["model"] not in names))
+
 
 def read_feed(path: Path, table: str, catalog: Catalog, label: str) -> Feed:
     """Read one feed by its schema; GPU spellings become canonical ids."""

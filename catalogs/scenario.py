@@ -16,7 +16,7 @@ from catalogs.feeds import DemandWindow
 from catalogs.scenario_schema import MOMENTS, ModelSection, Scenario
 from catalogs.supply import Capacity, QuotaLimit
 from catalogs.tables import DATA_DIR
-from catalogs.types import Basis, Lengths, ModelSpec, NodeConfig, Offer, Phase, Workload
+from catalogs.types import Basis, Lengths, Market, ModelSpec, NodeConfig, Offer, Phase, Workload
 
 SCENARIO_DIR = DATA_DIR / "scenarios"
 
@@ -75,7 +75,7 @@ class LoadedScenario:
 
     def headroom(self, phase: Phase) -> float:
         """Share of a template's throughput that is planned with."""
-        planned = self.scenario.policy.planned_headroom
+        planned = self.scenario.policy.headroom
         return planned.prefill if phase is Phase.PREFILL else planned.decode
 
 
@@ -239,3 +239,29 @@ def offers_by_best(offers: tuple[Offer, ...]) -> dict[tuple[str, str], Offer]:
     for offer in offers:
         best.setdefault((offer.region, offer.node_config), offer)
     return best
+
+
+def state_notes(loaded: LoadedScenario) -> list[tuple[str, str]]:
+    """Caveats that follow from the resolved scenario."""
+    notes = []
+    assumed = [f"{c} in {r}" for r, c in sorted(loaded.best) if loaded.capacity(r, c)[1].value == "assumed"]
+    if assumed:
+        nodes = loaded.scenario.availability.default_nodes
+        text = f"availability of {len(assumed)} of {len(loaded.best)} configurations is unknown: {nodes} nodes each assumed"
+        notes.append(("assumed_availability", text))
+    unknown = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s is None]
+    if unknown:
+        notes.append(("unknown_demand", f"demand is unknown, so the last plan is held: {', '.join(unknown)}"))
+    if loaded.rejects:
+        notes.append(("rejected_rows", f"{len(loaded.rejects)} rows set aside, first: {loaded.rejects[0].line()}"))
+    shared = [limit.quota.family for limit in loaded.quota_limits if len(limit.units) > 1]
+    if shared:
+        notes.append(("quota_shared", f"quotas over several configurations: {', '.join(sorted(set(shared)))}"))
+    if any(offer.market is Market.SPOT for offer in loaded.offers):
+        notes.append(("spot_used", "spot machines may be taken back at any time"))
+    nominal = sorted({c.gpu for c in loaded.node_configs.values() if loaded.catalog.gpus[c.gpu].memory_is_nominal})
+    if nominal:
+        notes.append(
+            ("nominal_memory", f"memory is the marketing figure, no driver figure is known: {', '.join(nominal)}")
+        )
+    return notes

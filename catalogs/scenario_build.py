@@ -20,12 +20,13 @@ from catalogs.scenario import (
     merged_catalog,
     offers_by_best,
     read_model_config,
+    state_notes,
     workloads_of,
 )
-from catalogs.scenario_schema import ModelSection, OffersSection, Scenario
+from catalogs.scenario_schema import ModelSection, OffersSection, PolicySection, Scenario
 from catalogs.scenario_yaml import Key, ScenarioDraft, read_scenario_file
 from catalogs.supply import Capacity, Supply, choose_offers, node_configs_of, quota_limits
-from catalogs.types import Lengths, Market, ModelSpec, NodeConfig, Offer, Workload
+from catalogs.types import Lengths, ModelSpec, NodeConfig, Offer, Workload
 
 Result = tuple[LoadedScenario | None, list[Finding], list[Finding]]
 
@@ -51,8 +52,12 @@ class _Builder:
         windows = self.read_demand()
         capacity = self.read_capacity(supply)
         scenario = self.draft.whole
-        if self.errors or scenario is None or supply is None or capacity is None:
+        self.check_spot()
+        if self.errors:
             return None, self.errors, self.rejects
+        assert scenario is not None, "a scenario without faults was not read"
+        assert supply is not None, "a scenario without faults has no supply"
+        assert capacity is not None, "a scenario without faults has no capacity"
         return self.assemble(scenario, supply, configs, resolved, windows, capacity), [], self.rejects
 
     # -- helpers -------------------------------------------------------------------------------------------------
@@ -158,6 +163,17 @@ class _Builder:
                 remedy = "set only_sold: false for a derived price, or take it out"
                 self.fault(("offers", "node_configs", index), config, "is not sold in these regions", remedy)
 
+    def check_spot(self) -> None:
+        """Spot is planned wholly or not at all; a cap on its share is not planned yet."""
+        offers: OffersSection | None = self.draft.sections.get("offers")
+        policy = self.draft.sections.get("policy", PolicySection())
+        if 0 < policy.max_spot_share < 1:
+            reason = "a share between 0 and 1 cannot be planned yet"
+            self.fault(("policy", "max_spot_share"), policy.max_spot_share, reason, "write 0 (no spot) or 1 (any)")
+        if offers is not None and "spot" in offers.markets and policy.max_spot_share == 0:
+            remedy = "set policy.max_spot_share: 1, or take spot out"
+            self.fault(("offers", "markets"), None, "spot is offered but max_spot_share is 0", remedy)
+
     # -- models --------------------------------------------------------------------------------------------------
     def read_model(self, index: int, section: ModelSection) -> list[tuple[int, ModelSection, ModelSpec, Lengths]]:
         key: Key = ("models", index)
@@ -238,9 +254,13 @@ class _Builder:
         feed = self.feed(self.draft.sections.get("demand"), ("demand", "file"), "demand")
         if feed is None:
             return None
-        specs = [spec for index, section in self.draft.models if (spec := self.quiet_spec(section))]
+        found = [(section.model, self.quiet_spec(section)) for _, section in self.draft.models]
+        specs = [spec for _, spec in found if spec is not None]
+        # Models whose own fault is reported already are no fault of the demand file.
+        broken = {name for name, spec in found if spec is None}
         catalog = merged_catalog(self.catalog, {spec.model: spec for spec in specs}, {})
-        feed = self.keep(own.check_demand_names(feed, catalog, [spec.model for spec in specs]))
+        served = [spec.model for spec in specs]
+        feed = self.keep(own.check_demand_names(feed.without_models(broken), catalog, served))
         for index, section in self.draft.models:
             if section.demand_req_per_s is not None:
                 remedy = "take out demand_req_per_s, or the demand file"
@@ -315,31 +335,5 @@ class _Builder:
             warnings=(),
             best=best,
         )
-        object.__setattr__(loaded, "warnings", (*self.warnings, *_state_notes(loaded)))
+        object.__setattr__(loaded, "warnings", (*self.warnings, *state_notes(loaded)))
         return loaded
-
-
-def _state_notes(loaded: LoadedScenario) -> list[tuple[str, str]]:
-    """Caveats that follow from the resolved scenario."""
-    notes = []
-    assumed = [f"{c} in {r}" for r, c in sorted(loaded.best) if loaded.capacity(r, c)[1].value == "assumed"]
-    if assumed:
-        nodes = loaded.scenario.availability.default_nodes
-        text = f"availability of {len(assumed)} of {len(loaded.best)} configurations is unknown: {nodes} nodes each assumed"
-        notes.append(("assumed_availability", text))
-    unknown = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s is None]
-    if unknown:
-        notes.append(("unknown_demand", f"demand is unknown, so the last plan is held: {', '.join(unknown)}"))
-    if loaded.rejects:
-        notes.append(("rejected_rows", f"{len(loaded.rejects)} rows set aside, first: {loaded.rejects[0].line()}"))
-    shared = [limit.quota.family for limit in loaded.quota_limits if len(limit.units) > 1]
-    if shared:
-        notes.append(("quota_shared", f"quotas over several configurations: {', '.join(sorted(set(shared)))}"))
-    if any(offer.market is Market.SPOT for offer in loaded.offers):
-        notes.append(("spot_used", "spot machines may be taken back at any time"))
-    nominal = sorted({c.gpu for c in loaded.node_configs.values() if loaded.catalog.gpus[c.gpu].memory_is_nominal})
-    if nominal:
-        notes.append(
-            ("nominal_memory", f"memory is the marketing figure, no driver figure is known: {', '.join(nominal)}")
-        )
-    return notes

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 SCENARIO_SCHEMA_VERSION = 1
 
@@ -118,22 +118,22 @@ class HeadroomSection(Section):
 AUTO_HEADROOM = HeadroomSection(prefill=0.8, decode=0.9)
 
 
+def _fill_in_auto(value: object) -> object:
+    return AUTO_HEADROOM if value == "auto" else value
+
+
 class PolicySection(Section):
-    """How to plan. ``demand_percentile``: of one-minute Poisson counts at the stated mean (null = plan for the mean).
-    ``init_minutes`` of an ``interval_minutes`` long plan are lost on a new node."""
+    """How to plan. ``headroom: auto`` is 0.8 of the rate for prefill, 0.9 for decode. ``demand_percentile``: of one-minute
+    Poisson counts at the stated mean (null = plan for the mean). ``init_minutes`` of an ``interval_minutes`` long plan are
+    lost on a new node."""
 
     shortage: Literal["uniform", "priority"] = "uniform"
-    headroom: Literal["auto"] | HeadroomSection = "auto"
+    headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_auto)] = AUTO_HEADROOM
     demand_percentile: Percentile | None = 95.0
     max_spot_share: Share = 0.0
     init_minutes: NonNegative = 6.0
     interval_minutes: Positive = 60.0
     budget_usd_per_h: Positive | None = None
-
-    @property
-    def planned_headroom(self) -> HeadroomSection:
-        """The headroom with ``auto`` filled in."""
-        return AUTO_HEADROOM if isinstance(self.headroom, str) else self.headroom
 
     @property
     def init_share(self) -> float:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from catalogs.errors import Finding, close_matches
 from catalogs.scenario_schema import ModelSection, Scenario
@@ -121,7 +122,7 @@ def _validate(draft: ScenarioDraft, raw: Mapping[str, Any]) -> None:
             if ("models", index) not in bad:
                 draft.models.append((index, ModelSection.model_validate(entry)))
     if ("price_as_of",) not in bad and "price_as_of" in raw:
-        draft.sections["price_as_of"] = raw["price_as_of"]
+        draft.sections["price_as_of"] = TypeAdapter(date).validate_python(raw["price_as_of"])
 
 
 def _section(name: str) -> type[BaseModel]:

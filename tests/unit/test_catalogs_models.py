@@ -1,0 +1,160 @@
+"""Model shapes from config.json fields."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from catalogs import load_catalog
+from catalogs.errors import CoralError, UnknownNameError
+from catalogs.models import SUPPORTED_MODEL_TYPES, model_from_config
+
+RAW = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
+needs_raw = pytest.mark.skipif(not (RAW / "models.csv").exists(), reason="raw data folder ../shared/data is absent")
+
+LLAMA = {
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+MIXTRAL = {**LLAMA, "model_type": "mixtral", "num_local_experts": 8, "num_experts_per_tok": 2}
+LATENT = {
+    **LLAMA, "model_type": "deepseek_v3", "n_routed_experts": 256, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
+    "n_shared_experts": 1, "first_k_dense_replace": 3, "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64, "v_head_dim": 128,
+}  # fmt: skip
+
+
+@needs_raw
+def test_all_17_models_agree_with_the_table_made_apart() -> None:
+    with (RAW / "models.csv").open(newline="") as handle:
+        rows = list(csv.DictReader(handle))
+    models = load_catalog().models
+    assert len(rows) == len(models) == 17
+    for row in rows:
+        spec = models[row["hf_id"]]
+        for ours, theirs in [
+            ("layers", "layers"), ("hidden", "hidden"), ("intermediate", "intermediate"), ("heads", "heads"),
+            ("kv_heads", "kv_heads"), ("head_dim", "head_dim"), ("vocab", "vocab"), ("n_experts", "n_experts"),
+            ("experts_per_token", "experts_per_token"), ("shared_experts", "shared_experts"),
+            ("moe_intermediate", "moe_intermediate"), ("max_position", "max_position"),
+        ]:  # fmt: skip
+            assert getattr(spec, ours) == int(row[theirs]), (spec.model, ours)
+        assert spec.has_tied_embeddings == (row["tie_embeddings"] == "True")
+        # The table counts every layer of a dense model as dense.
+        assert spec.dense_layers == (int(row["dense_layers"]) if spec.is_moe else 0)
+        assert sum(window == 0 for window in spec.layer_windows) == int(row["full_attention_layers"])
+        assert {w for w in spec.layer_windows if w} == (
+            {int(row["sliding_window"])} if row["sliding_window"] else set()
+        )
+
+
+def test_shapes_by_hand() -> None:
+    models = {spec.alias: spec for spec in load_catalog().models.values()}
+    assert (models["phi-4"].kv_heads, models["phi-4"].head_dim) == (10, 128)
+    oss = models["gpt-oss-20b"]
+    assert oss.layer_windows == (128, 0) * 12
+    assert (oss.shipped_dtype, oss.n_experts, oss.experts_per_token, oss.moe_intermediate) == ("mxfp4", 32, 4, 2880)
+    gemma = models["gemma-3-27b-it"]
+    assert gemma.layer_windows[:6] == (1024, 1024, 1024, 1024, 1024, 0)
+    assert gemma.layer_windows.count(0) == 10
+    deepseek = models["deepseek-v3"]
+    assert (deepseek.kv_lora_rank, deepseek.qk_rope_head_dim, deepseek.head_dim) == (512, 64, 192)
+    assert (deepseek.shipped_dtype, deepseek.quant_block, deepseek.dense_layers) == ("fp8", 128, 3)
+    assert models["qwen3-235b-a22b"].is_moe
+    assert not models["llama-3.1-70b"].is_moe
+
+
+def test_names_and_aliases() -> None:
+    catalog = load_catalog()
+    for name in ("Qwen/Qwen3-32B", "qwen3-32b", "QWEN3-32B"):
+        assert catalog.model(name).model == "Qwen/Qwen3-32B"
+    with pytest.raises(UnknownNameError, match="did you mean qwen3-32b"):
+        catalog.model("qwen3-23b")
+
+
+@pytest.mark.parametrize(
+    "field", ["model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size", "torch_dtype"]
+)
+def test_missing_field_is_named(field: str) -> None:
+    with pytest.raises(CoralError) as caught:
+        model_from_config({k: v for k, v in LLAMA.items() if k != field}, "my/model")
+    assert "'my/model'" in str(caught.value)
+    assert repr(field) in str(caught.value)
+    assert "is missing" in str(caught.value)
+
+
+@pytest.mark.parametrize("field", ["num_local_experts", "num_experts_per_tok"])
+def test_missing_expert_field_is_named(field: str) -> None:
+    with pytest.raises(CoralError, match=field):
+        model_from_config({k: v for k, v in MIXTRAL.items() if k != field}, "my/model")
+
+
+@pytest.mark.parametrize("field", ["kv_lora_rank", "qk_rope_head_dim", "v_head_dim", "moe_intermediate_size"])
+def test_missing_latent_field_is_named(field: str) -> None:
+    with pytest.raises(CoralError, match=field):
+        model_from_config({k: v for k, v in LATENT.items() if k != field}, "my/model")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("num_hidden_layers", 0),
+        ("num_hidden_layers", -3),
+        ("hidden_size", 40.5),
+        ("vocab_size", "many"),
+        ("num_hidden_layers", True),
+        ("num_key_value_heads", 5),
+        ("torch_dtype", "int4"),
+        ("tie_word_embeddings", "no"),
+        ("quantization_config", {"quant_method": "awq"}),
+        ("layer_types", ["full_attention"]),
+    ],
+)
+def test_wrong_value_is_named(field: str, value: object) -> None:
+    with pytest.raises(CoralError) as caught:
+        model_from_config({**LLAMA, field: value}, "my/model")
+    assert field in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_unknown_architecture_is_refused_with_close_matches() -> None:
+    with pytest.raises(UnknownNameError) as caught:
+        model_from_config({**LLAMA, "model_type": "qwen4"}, "my/model")
+    assert "unknown model_type 'qwen4'" in str(caught.value)
+    assert "qwen3" in caught.value.remedy
+    assert "mamba" not in SUPPORTED_MODEL_TYPES
+
+
+def test_windows_apply_only_where_in_use() -> None:
+    qwen = {**LLAMA, "model_type": "qwen2", "sliding_window": 4096, "max_window_layers": 28}
+    assert set(model_from_config({**qwen, "use_sliding_window": False}, "m").layer_windows) == {0}
+    assert model_from_config({**qwen, "use_sliding_window": True}, "m").layer_windows == (0,) * 28 + (4096,) * 4
+    mistral = {**LLAMA, "model_type": "mistral", "sliding_window": 4096}
+    assert set(model_from_config(mistral, "m").layer_windows) == {4096}
+
+
+def test_uneven_expert_layers_are_refused() -> None:
+    with pytest.raises(CoralError, match="mlp_only_layers"):
+        model_from_config({**MIXTRAL, "mlp_only_layers": [0]}, "m")
+    with pytest.raises(CoralError, match="moe_layer_freq"):
+        model_from_config({**LATENT, "moe_layer_freq": 2}, "m")
+
+
+def test_nested_text_config_and_no_object() -> None:
+    nested = {"model_type": "gemma3", "torch_dtype": "bfloat16", "text_config": {
+        **LLAMA, "model_type": "gemma3_text", "sliding_window": 512, "sliding_window_pattern": 2}}  # fmt: skip
+    assert model_from_config(nested, "m").layer_windows == (512, 0) * 16
+    with pytest.raises(CoralError, match="not a JSON object"):
+        model_from_config(json.loads("[1]"), "m")

@@ -1,0 +1,371 @@
+"""Every key of a scenario x every fault: one line with file, line, key path, value and remedy, all at once."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from catalogs import load_scenario, validate_path
+from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
+
+SOUND: dict[str, Any] = {
+    "schema": 1,
+    "id": "mine",
+    "price_as_of": "2025-05-01",
+    "offers": {
+        "regions": ["aws/us-west-2", "aws/us-east-1"],
+        "markets": ["on_demand"],
+        "only_sold": True,
+        "discount_pct": {"aws": 5},
+        "date_tolerance_days": 31,
+        "exclude_gpus": ["T4"],
+    },
+    "models": [
+        {
+            "model": "qwen3-8b",
+            "weight_dtype": "bf16",
+            "kv_dtype": "bf16",
+            "serving": "disaggregated",
+            "demand_req_per_s": 4,
+            "lengths": {"input": 621, "output": 126},
+            "slo": {"ttft_ms": 1000, "tpot_ms": 50, "percentile": 99},
+            "regions": ["aws/us-west-2"],
+            "min_regions": 1,
+            "prefix_hit_rate": 0.1,
+            "weight": 1,
+        }
+    ],
+    "library": {"n_max": 3, "rho": 12, "mode": "cycle"},
+    "policy": {
+        "shortage": "uniform",
+        "headroom": {"prefill": 0.8, "decode": 0.9},
+        "demand_percentile": 95,
+        "max_spot_share": 0,
+        "init_minutes": 6,
+        "interval_minutes": 60,
+        "budget_usd_per_h": 100,
+    },
+    "availability": {"default_nodes": 8},
+}
+
+Path_ = tuple[str | int, ...]
+
+
+def with_value(path: Path_, value: Any) -> dict[str, Any]:
+    raw = copy.deepcopy(SOUND)
+    inner: Any = raw
+    for part in path[:-1]:
+        inner = inner[part]
+    inner[path[-1]] = value
+    return raw
+
+
+def without(path: Path_) -> dict[str, Any]:
+    raw = copy.deepcopy(SOUND)
+    inner: Any = raw
+    for part in path[:-1]:
+        inner = inner[part]
+    del inner[path[-1]]
+    return raw
+
+
+def check(tmp_path: Path, raw: Any) -> list[Finding]:
+    path = tmp_path / "scenario.yaml"
+    path.write_text(raw if isinstance(raw, str) else yaml.safe_dump(raw, sort_keys=False))
+    return validate_path(path)
+
+
+def key(path: Path_) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def assert_one(findings: list[Finding], path: Path_, value: str, reason: str, remedy: str = "") -> None:
+    (finding,) = findings
+    assert (finding.file, finding.column, finding.value) == ("scenario.yaml", key(path), value)
+    assert finding.reason == reason
+    assert finding.row > 0
+    assert remedy in finding.remedy
+    assert finding.line().startswith(f"scenario.yaml, line {finding.row}, {key(path)}: {reason}")
+    assert "\n" not in finding.line()
+
+
+M: Path_ = ("models", 0)
+NUMBERS: dict[Path_, tuple[bool, str]] = {  # path -> (zero allowed, a word of the unit in the remedy)
+    (*M, "demand_req_per_s"): (True, "requests per second"),
+    (*M, "lengths", "input"): (False, "tokens"),
+    (*M, "lengths", "output"): (False, "tokens"),
+    (*M, "slo", "ttft_ms"): (False, "milliseconds"),
+    (*M, "slo", "tpot_ms"): (False, "milliseconds"),
+    (*M, "slo", "percentile"): (False, "percent"),
+    (*M, "min_regions"): (False, ""),
+    (*M, "prefix_hit_rate"): (True, ""),
+    (*M, "weight"): (False, ""),
+    ("offers", "discount_pct", "aws"): (True, ""),
+    ("offers", "date_tolerance_days"): (True, "days"),
+    ("library", "n_max"): (False, ""),
+    ("library", "rho"): (False, ""),
+    ("policy", "headroom", "prefill"): (False, ""),
+    ("policy", "headroom", "decode"): (False, ""),
+    ("policy", "demand_percentile"): (False, "percent"),
+    ("policy", "max_spot_share"): (True, ""),
+    ("policy", "init_minutes"): (True, "minutes"),
+    ("policy", "interval_minutes"): (False, "minutes"),
+    ("policy", "budget_usd_per_h"): (False, "USD per hour"),
+    ("availability", "default_nodes"): (True, "nodes"),
+}
+INTEGERS = {
+    (*M, "min_regions"),
+    ("offers", "date_tolerance_days"),
+    ("library", "n_max"),
+    ("availability", "default_nodes"),
+}
+ids = [key(path) for path in NUMBERS]
+
+
+def test_the_sound_scenario_is_sound(tmp_path: Path) -> None:
+    assert check(tmp_path, SOUND) == []
+
+
+@pytest.mark.parametrize("path", NUMBERS, ids=ids)
+class TestNumbers:
+    def test_negative(self, tmp_path: Path, path: Path_) -> None:
+        assert_one(check(tmp_path, with_value(path, -1)), path, "-1", "is negative", NUMBERS[path][1])
+
+    def test_zero(self, tmp_path: Path, path: Path_) -> None:
+        findings = check(tmp_path, with_value(path, 0))
+        if NUMBERS[path][0]:
+            # A tolerance of no days still finds the prices of that very day.
+            assert findings == []
+        else:
+            assert_one(findings, path, "0", "is zero", NUMBERS[path][1])
+
+    def test_nan(self, tmp_path: Path, path: Path_) -> None:
+        reason = "is not a whole number" if path in INTEGERS else "is not a finite number"
+        assert_one(check(tmp_path, with_value(path, float("nan"))), path, "nan", reason, "plain number")
+
+    def test_with_a_unit(self, tmp_path: Path, path: Path_) -> None:
+        kind = "whole number" if path in INTEGERS else "number"
+        findings = check(tmp_path, with_value(path, "5 s"))
+        assert_one(findings, path, "5 s", f"is not a {kind}", "without quotes or unit")
+
+    def test_blank(self, tmp_path: Path, path: Path_) -> None:
+        findings = check(tmp_path, with_value(path, None))
+        nullable = {(*M, "demand_req_per_s"), ("policy", "demand_percentile"), ("policy", "budget_usd_per_h")}
+        if path in nullable:
+            assert findings == []
+        elif path[-2] == "lengths":
+            (finding,) = findings
+            assert "lengths take one of three forms" in finding.reason
+        else:
+            assert_one(findings, path, "null", "has no value")
+
+
+CHOICES: dict[Path_, str] = {
+    (*M, "weight_dtype"): "bf16",
+    (*M, "kv_dtype"): "fp8",
+    (*M, "serving"): "disaggregated",
+    ("offers", "markets", 0): "on_demand",
+    ("library", "mode"): "cycle",
+    ("policy", "shortage"): "uniform",
+}
+
+
+@pytest.mark.parametrize("path", CHOICES, ids=key)
+def test_unknown_choice_offers_the_nearest(tmp_path: Path, path: Path_) -> None:
+    almost = CHOICES[path] + "d"
+    assert_one(
+        check(tmp_path, with_value(path, almost)),
+        path,
+        almost,
+        "is not an allowed value",
+        f"did you mean {CHOICES[path]}?",
+    )
+
+
+REQUIRED: list[Path_] = [
+    ("schema",), ("id",), ("price_as_of",), ("offers",), ("models",), ("availability",), ("offers", "regions"),
+    (*M, "model"), (*M, "lengths"), (*M, "slo"), (*M, "slo", "ttft_ms"), (*M, "slo", "tpot_ms"),
+    ("policy", "headroom", "decode"), ("availability", "default_nodes"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", REQUIRED, ids=key)
+def test_missing_key(tmp_path: Path, path: Path_) -> None:
+    findings = [f for f in check(tmp_path, without(path)) if f.column == key(path)]
+    (finding,) = findings
+    assert finding.reason == "the key is missing"
+    assert finding.remedy.startswith(f"add {path[-1]}")
+
+
+@pytest.mark.parametrize(
+    ("path", "near"),
+    [
+        (("policies",), "policy"),
+        (("offers", "region"), "regions"),
+        ((*M, "slo", "ttft"), "ttft_ms"),
+        ((*M, "demand"), "demand_req_per_s"),
+        (("library", "nmax"), "n_max"),
+        (("policy", "init_minute"), "init_minutes"),
+        (("availability", "default_node"), "default_nodes"),
+        (("policy", "headroom", "decodes"), "decode"),
+    ],
+    ids=key,
+)
+def test_unknown_key_offers_the_nearest(tmp_path: Path, path: Path_, near: str) -> None:
+    findings = [f for f in check(tmp_path, with_value(path, 1)) if f.reason == "unknown key"]
+    assert_one(findings, path, "1", "unknown key", f"did you mean {near}?")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "kind", "near"),
+    [
+        (("offers", "regions", 0), "aws/us-west-3", "region", "aws/us-west-2"),
+        (("offers", "exclude_gpus", 0), "T5", "GPU", "T4"),
+        ((*M, "model"), "qwen3-9b", "model", "qwen3-8b"),
+        ((*M, "lengths"), {"trace": "azure-conv-2024"}, "trace", "azure-conv-2023"),
+    ],
+    ids=["region", "gpu", "model", "trace"],
+)
+def test_unknown_name_offers_close_matches(tmp_path: Path, path: Path_, value: Any, kind: str, near: str) -> None:
+    raw = with_value(path, value)
+    if path[0] == "offers":
+        del raw["models"][0]["regions"]
+    (finding,) = check(tmp_path, raw)
+    assert finding.reason == f"unknown {kind}"
+    assert near in finding.remedy
+    assert finding.column.startswith(key(path))
+    assert finding.value == (value if isinstance(value, str) else value["trace"])
+
+
+def test_model_region_outside_the_offers(tmp_path: Path) -> None:
+    findings = check(tmp_path, with_value((*M, "regions", 0), "aws/us-east-2"))
+    assert_one(findings, (*M, "regions", 0), "aws/us-east-2", "unknown region (not in offers.regions)", "aws/us-east-1")
+
+
+class TestDuplicates:
+    def test_model(self, tmp_path: Path) -> None:
+        raw = copy.deepcopy(SOUND)
+        raw["models"].append({**raw["models"][0], "model": "Qwen/Qwen3-8B"})
+        assert_one(check(tmp_path, raw), ("models", 1, "model"), "Qwen/Qwen3-8B", "duplicate of models[0]", "keep one")
+
+    def test_region(self, tmp_path: Path) -> None:
+        raw = with_value(("offers", "regions"), ["aws/us-west-2", "aws/us-west-2"])
+        assert_one(check(tmp_path, raw), ("offers", "regions", 1), "aws/us-west-2", "is there twice", "keep one")
+
+    def test_key(self, tmp_path: Path) -> None:
+        """YAML itself would silently keep the last of the two."""
+        text = yaml.safe_dump(SOUND, sort_keys=False) + "id: other\n"
+        (finding,) = check(tmp_path, text)
+        assert (finding.column, finding.reason, finding.row) == ("id", "the key is there twice", len(text.splitlines()))
+
+
+def test_yaml_syntax_names_the_line(tmp_path: Path) -> None:
+    (finding,) = check(tmp_path, "schema: 1\nid: mine\noffers: [aws/us-west-2\nmodels: 3\n")
+    assert (finding.file, finding.row) == ("scenario.yaml", 4)
+    assert finding.reason.startswith("YAML syntax at column")
+    (finding,) = check(tmp_path, "- a\n- b\n")
+    assert finding.reason == "is not a mapping of keys"
+    (finding,) = check(tmp_path, "")
+    assert finding.reason == "is not a mapping of keys"
+    (finding,) = check(tmp_path, "a: &x [*x]\n")
+    assert "anchor" in finding.reason
+
+
+def test_line_numbers_are_those_of_the_file(tmp_path: Path) -> None:
+    text = yaml.safe_dump(SOUND, sort_keys=False).replace("ttft_ms: 1000", "ttft_ms: -1")
+    (finding,) = check(tmp_path, text)
+    assert text.splitlines()[finding.row - 1].strip() == "ttft_ms: -1"
+
+
+def test_all_faults_at_once_over_sections_and_files(tmp_path: Path) -> None:
+    raw = with_value((*M, "slo", "ttft_ms"), -5)
+    raw["models"].append({**SOUND["models"][0], "model": "nobody/knows"})
+    raw["offers"]["regions"] = ["aws/us-west-2", "aws/nowhere"]
+    raw["offers"]["file"] = "offers.csv"
+    raw["policy"]["shortage"] = "fair"
+    raw["colour"] = "red"
+    raw["availability"] = {"file": "absent.csv", "default_nodes": 1}
+    (tmp_path / "offers.csv").write_text(
+        "region,node_config,instance_type,market,price_usd_per_h,as_of\naws/us-west-2,L40Sx1,a,on_demand,,2025-05-01\n"
+    )
+    where = {(f.file, f.column) for f in check(tmp_path, raw)}
+    assert where == {
+        ("scenario.yaml", "models[0].slo.ttft_ms"),
+        ("scenario.yaml", "models[1].model"),
+        ("scenario.yaml", "offers.regions[1]"),
+        ("scenario.yaml", "policy.shortage"),
+        ("scenario.yaml", "colour"),
+        ("scenario.yaml", "availability.file"),
+        ("offers.csv", "price_usd_per_h"),
+    }
+    with pytest.raises(InputError) as caught:
+        load_scenario(tmp_path / "scenario.yaml")
+    assert caught.value.exit_code == 2
+    assert len(str(caught.value).splitlines()) == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "reason"),
+    [
+        ((*M, "serving"), "aggregated", "aggregated serving cannot be planned yet"),
+        ((*M, "weight_dtype"), "mxfp4", "is a format of expert weights, and the model has no experts"),
+        ((*M, "min_regions"), 2, "is more than the model's regions"),
+        (("id",), "My Prod", "is not a plain id"),
+        (("price_as_of",), "last week", "is not a date"),
+        (("schema",), 2, "is not an allowed value"),
+        (("offers", "only_sold"), "yes please", "is neither true nor false"),
+        (("models",), [], "is an empty list"),
+        (("offers", "node_configs"), ["L40S"], "is not a node configuration"),
+        (("policy", "headroom"), {"prefill": 1.5, "decode": 0.9}, "is out of range"),
+        ((*M, "slo", "percentile"), 0.99, "is out of range"),
+        (("offers", "markets"), ["spot"], "spot is offered but max_spot_share is 0"),
+        (("policy", "max_spot_share"), 0.5, "a share between 0 and 1 cannot be planned yet"),
+    ],
+    ids=lambda v: key(v) if isinstance(v, tuple) else None,
+)
+def test_other_faults(tmp_path: Path, path: Path_, value: Any, reason: str) -> None:
+    (finding,) = check(tmp_path, with_value(path, value))
+    assert finding.reason == reason
+    assert finding.remedy
+    assert finding.column.startswith(key(path)[:6])
+
+
+def test_lengths_that_do_not_fit_the_context(tmp_path: Path) -> None:
+    (finding,) = check(tmp_path, with_value((*M, "lengths"), {"input": 40000, "output": 2000}))
+    assert "a request of 42000 tokens is longer than the model's context of 40960" in finding.reason
+
+
+def test_moments_below_the_mean_are_refused(tmp_path: Path) -> None:
+    moments = {"input_mean": 100, "output_mean": 10, "input_sq_mean": 9999, "output_sq_mean": 120, "cross_mean": 1000}
+    (finding,) = check(tmp_path, with_value((*M, "lengths"), {**moments, "input_at_percentile": 300}))
+    assert "input_sq_mean cannot be below input_mean squared" in finding.reason
+    (finding,) = check(tmp_path, with_value((*M, "lengths"), {"input": 3, "trace": "burstgpt"}))
+    assert "one of three forms" in finding.reason
+
+
+def test_a_region_where_nothing_is_left(tmp_path: Path) -> None:
+    raw = with_value(("offers", "include_gpus"), ["A100-80GB-SXM"])
+    raw["offers"]["regions"] = ["aws/us-west-2", "aws/us-east-2"]
+    assert_one(
+        check(tmp_path, raw),
+        ("offers", "regions", 1),
+        "aws/us-east-2",
+        "no offer is left there after the filters",
+        "widen",
+    )
+    raw["offers"]["only_sold"] = False
+    assert check(tmp_path, raw) == []
+
+
+def test_names_of_scenarios() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean core"):
+        load_scenario("cores")
+    with pytest.raises(CoralError, match="does not exist"):
+        load_scenario("nowhere/scenario.yaml")

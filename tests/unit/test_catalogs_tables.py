@@ -1,0 +1,301 @@
+"""Every column of every catalog x every fault: one line with file, row, column, value and remedy."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from catalogs.cells import Column
+from catalogs.errors import InputError
+from catalogs.gpus import GpuNames
+from catalogs.tables import DATA_DIR, Table, parse_table, read_table, schema_names, schema_of
+
+NAMES = GpuNames.build(
+    ["L40S", "L4", "A10G", "T4", "H200-SXM", "A100-80GB-SXM", "A100-40GB-SXM", "H100-SXM"],
+    [("any", "NVIDIA L40S", "L40S", "")],
+    {"p5en.48xlarge": "H200-SXM"},
+)
+
+# Feeds have no shipped rows: one sound row each.
+FEED_ROWS = {
+    "own_offers": {
+        "region": "aws/eu-west-1",
+        "node_config": "L40Sx4",
+        "instance_type": "g6e.12xlarge",
+        "market": "on_demand",
+        "price_usd_per_h": "10.5",
+        "interrupt_per_h": "0.1",
+        "network_gbit_per_s": "100",
+        "as_of": "2026-07-30",
+        "source": "me",
+    },
+    "availability": {
+        "region": "aws/eu-west-1",
+        "node_config": "L40Sx4",
+        "market": "on_demand",
+        "observed_at": "2026-07-30T12:00:00Z",
+        "nodes": "3",
+    },
+    "quotas": {
+        "provider": "aws",
+        "region": "aws/eu-west-1",
+        "family": "G and VT",
+        "unit": "vcpu",
+        "limit": "96",
+        "source": "console",
+        "as_of": "2026-07-30",
+    },
+    "demand": {"model": "qwen3-32b", "window_start": "2026-07-30T12:00:00Z", "demand_req_per_s": "10"},
+}
+
+
+def sound_row(table: str) -> dict[str, str]:
+    """A row without a fault, with a value in every column that has one anywhere in the shipped file."""
+    if table in FEED_ROWS:
+        return dict(FEED_ROWS[table])
+    with (DATA_DIR / f"{table}.csv").open(encoding="utf-8", newline="") as handle:
+        return next(csv.DictReader(handle))
+
+
+def as_csv(*rows: dict[str, str]) -> str:
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def read(table: str, *rows: dict[str, str]) -> Table:
+    names = NAMES if table in FEED_ROWS or table == "offers" else None
+    return parse_table(as_csv(*rows), table, encode_gpu=names.encode if names else None, label=f"{table}.csv")
+
+
+COLUMNS = [pytest.param(t, c, id=f"{t}-{c.name}") for t in schema_names() for c in schema_of(t).columns]
+NUMERIC = {"number", "integer"}
+
+
+def with_value(table: str, column: str, value: str) -> Table:
+    return read(table, {**sound_row(table), column: value})
+
+
+def assert_one(read: Table, column: str, value: str, reason: str, *in_remedy: str) -> None:
+    (finding,) = read.findings
+    assert (finding.row, finding.column, finding.value, finding.reason) == (1, column, value, reason)
+    assert read.rows == ()
+    line = finding.line()
+    assert "\n" not in line
+    assert line.startswith(f"{read.file}, row 1, {column}: {reason}")
+    for text in in_remedy:
+        assert text in finding.remedy
+
+
+@pytest.mark.parametrize("table", schema_names())
+def test_sound_row_is_accepted(table: str) -> None:
+    result = read(table, sound_row(table))
+    assert result.findings == ()
+    assert len(result.rows) == 1
+    assert set(result.rows[0]) == {column.name for column in schema_of(table).columns}
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS)
+def test_blank(table: str, column: Column) -> None:
+    result = with_value(table, column.name, "  ")
+    if column.required == "yes":
+        assert_one(result, column.name, "", "is blank", "give")
+    else:
+        assert result.findings == ()
+        assert result.rows[0][column.name] is None
+
+
+@pytest.mark.parametrize(("table", "column"), [c for c in COLUMNS if c.values[1].type in NUMERIC])
+class TestNumbers:
+    def test_nan(self, table: str, column: Column) -> None:
+        result = with_value(table, column.name, "NaN")
+        if column.required == "nullable":
+            assert result.rows[0][column.name] is None
+        else:
+            assert_one(result, column.name, "NaN", "is not a value", column.unit)
+
+    def test_infinite(self, table: str, column: Column) -> None:
+        assert_one(with_value(table, column.name, "inf"), column.name, "inf", "is not finite", column.unit)
+
+    def test_negative(self, table: str, column: Column) -> None:
+        result = with_value(table, column.name, "-1")
+        if column.low < 0:
+            assert result.findings == ()
+        else:
+            assert_one(result, column.name, "-1", "is negative", column.unit)
+
+    def test_zero(self, table: str, column: Column) -> None:
+        result = with_value(table, column.name, "0")
+        if column.low > 0 or (column.low == 0 and column.low_open):
+            assert_one(result, column.name, "0", "is zero", column.unit)
+        else:
+            assert result.rows[0][column.name] == 0
+
+    def test_wrong_unit(self, table: str, column: Column) -> None:
+        for text in ("3 GB", "$3.00", "1,234"):
+            assert_one(with_value(table, column.name, text), column.name, text, "is not a plain number", "without unit")
+
+    def test_out_of_range_says_to_check_the_unit(self, table: str, column: Column) -> None:
+        if column.high == float("inf"):
+            pytest.skip("the column has no upper bound")
+        value = f"{column.high * 10:.0f}"
+        result = with_value(table, column.name, value)
+        assert_one(result, column.name, value, "is too high", *(["check the unit", column.unit] if column.unit else []))
+
+    def test_text(self, table: str, column: Column) -> None:
+        assert_one(with_value(table, column.name, "many"), column.name, "many", "is not a number", "number")
+
+
+@pytest.mark.parametrize(("table", "column"), [c for c in COLUMNS if c.values[1].choices])
+def test_unknown_choice(table: str, column: Column) -> None:
+    almost = column.choices[0] + "x"
+    assert_one(
+        with_value(table, column.name, almost), column.name, almost, "is not an allowed value", column.choices[0]
+    )
+
+
+@pytest.mark.parametrize(("table", "column"), [c for c in COLUMNS if c.values[1].type in {"date", "timestamp", "flag"}])
+def test_wrong_kind(table: str, column: Column) -> None:
+    (finding,) = with_value(table, column.name, "30/07/2026").findings
+    assert (finding.row, finding.column, finding.value) == (1, column.name, "30/07/2026")
+    assert {"date": "2026-07-30", "timestamp": "2026-07-30T12:00:00Z", "flag": "0 or 1"}[column.type] in finding.remedy
+
+
+@pytest.mark.parametrize("table", [*FEED_ROWS, "offers"])
+def test_unknown_gpu_offers_close_matches(table: str) -> None:
+    if "node_config" not in sound_row(table):
+        pytest.skip("no node configuration in this table")
+    assert_one(with_value(table, "node_config", "L40Zx4"), "node_config", "L40Zx4", "unknown GPU", "did you mean L40S")
+    assert_one(with_value(table, "node_config", "L40S"), "node_config", "L40S", "is not a node configuration", "L40Sx2")
+
+
+@pytest.mark.parametrize(("table", "column"), COLUMNS)
+def test_missing_column(table: str, column: Column) -> None:
+    row = sound_row(table)
+    row.pop(column.name, None)
+    result = read(table, row)
+    if column.required == "no":
+        assert result.findings == ()
+        assert result.rows[0][column.name] is None
+    else:
+        (finding,) = result.file_findings
+        assert (finding.row, finding.column, finding.reason) == (0, column.name, "the column is missing")
+        assert finding.line().startswith(f"{table}.csv, {column.name}: the column is missing. To fix: add it")
+
+
+@pytest.mark.parametrize("table", schema_names())
+def test_unknown_column(table: str) -> None:
+    result = read(table, {**sound_row(table), "colour": "red"})
+    (finding,) = result.file_findings
+    assert (finding.column, finding.reason) == ("colour", "unknown column")
+
+
+def test_misnamed_column_is_matched_with_the_missing_one() -> None:
+    row = sound_row("own_offers")
+    row["price"] = row.pop("price_usd_per_h")
+    findings = {f.column: f for f in read("own_offers", row).file_findings}
+    assert findings["price"].remedy == "rename it to price_usd_per_h"
+    assert findings["price_usd_per_h"].reason == "the column is missing"
+
+
+@pytest.mark.parametrize("table", [t for t in schema_names() if schema_of(t).key])
+def test_duplicate(table: str) -> None:
+    row = sound_row(table)
+    result = read(table, row, row)
+    (finding,) = result.findings
+    assert (finding.row, finding.reason) == (2, "duplicate of row 1")
+    assert finding.column == "+".join(schema_of(table).key)
+    assert row[schema_of(table).key[0]] in finding.value
+    assert len(result.rows) == 1
+
+
+def test_every_fault_is_reported_at_once() -> None:
+    row = sound_row("own_offers")
+    bad = {**row, "price_usd_per_h": "", "market": "spots", "as_of": "soon", "instance_type": "b"}
+    result = read("own_offers", row, bad, {**row, "node_config": "L41x2", "instance_type": "c"})
+    assert [(f.row, f.column) for f in result.findings] == [
+        (2, "market"),
+        (2, "price_usd_per_h"),
+        (2, "as_of"),
+        (3, "node_config"),
+    ]
+    assert (len(result.rows), result.row_numbers, result.rows_seen) == (1, (1,), 3)
+    with pytest.raises(InputError) as caught:
+        result.require_clean()
+    assert len(str(caught.value).splitlines()) == 4
+
+
+def test_row_counts_are_kept_when_rows_are_dropped() -> None:
+    """skypilot#4322: ten rows of which two lack a price give eight accepted and two with reasons."""
+    rows = [{**sound_row("own_offers"), "instance_type": f"t{i}"} for i in range(10)]
+    rows[3]["price_usd_per_h"] = rows[7]["price_usd_per_h"] = ""
+    result = read("own_offers", *rows)
+    assert (result.rows_seen, len(result.rows), [f.row for f in result.row_findings]) == (10, 8, [4, 8])
+
+
+def test_ragged_row_empty_file_and_comments() -> None:
+    text = "# a comment\nmodel,window_start,demand_req_per_s\n\nqwen3-32b,2026-01-01\nqwen3-32b,2026-01-01T00:00:00Z,\n"
+    result = parse_table(text, "demand", label="demand.csv")
+    (finding,) = result.findings
+    assert (finding.row, finding.reason) == (1, "the row has 2 cells, the heading 3")
+    assert result.rows[0]["demand_req_per_s"] is None
+    (empty,) = parse_table("# only a comment\n", "demand").file_findings
+    assert empty.reason == "the file is empty"
+    assert "model,window_start,demand_req_per_s" in empty.remedy
+
+
+def test_missing_and_binary_files(tmp_path) -> None:
+    (finding,) = read_table(tmp_path / "none.csv", "demand").file_findings
+    assert finding.reason == "the file does not exist"
+    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x80")
+    (finding,) = read_table(tmp_path / "binary.csv", "demand").file_findings
+    assert finding.reason.startswith("cannot be read as UTF-8")
+
+
+def test_byte_order_mark_and_column_order_do_not_matter(tmp_path) -> None:
+    path = tmp_path / "demand.csv"
+    path.write_bytes(b"\xef\xbb\xbfdemand_req_per_s,model,window_start\n5,m,2026-01-01T00:00:00+02:00\n")
+    (row,) = read_table(path, "demand").require_clean().rows
+    assert row["demand_req_per_s"] == 5
+    assert row["window_start"].isoformat() == "2025-12-31T22:00:00+00:00"
+
+
+class TestGpuNames:
+    @pytest.mark.parametrize("name", ["A100-80GB-SXM", "A100-SXM4-80GB", "NVIDIA A100 80GB", "a100-80gb-sxm"])
+    def test_spellings_of_one_card(self, name: str) -> None:
+        from catalogs.catalog import read_gpu_names
+
+        assert read_gpu_names().encode(name) == "A100-80GB-SXM"
+
+    @pytest.mark.parametrize("name", ["A100", "H100", "A100-80GB", "L40", "L40S-48", "V100", "4090"])
+    def test_never_by_prefix(self, name: str) -> None:
+        from catalogs.catalog import read_gpu_names
+        from catalogs.errors import UnknownNameError
+
+        with pytest.raises(UnknownNameError):
+            read_gpu_names().encode(name)
+
+    def test_a_feed_may_use_a_name_of_its_own(self) -> None:
+        from catalogs.catalog import read_gpu_names
+
+        assert read_gpu_names().encode("A100", scope="skypilot") == "A100-40GB-SXM"
+
+    def test_a_name_that_is_only_a_maker(self) -> None:
+        """skypilot#4669: AWS called the H200 of p5en 'NVIDIA'."""
+        row = {**sound_row("own_offers"), "node_config": "NVIDIAx8", "instance_type": "p5en.48xlarge"}
+        assert read("own_offers", row).rows[0]["node_config"] == "H200-SXMx8"
+        (finding,) = read("own_offers", {**row, "instance_type": "x1.big"}).findings
+        assert (finding.column, finding.value) == ("node_config", "NVIDIAx8")
+        assert "names a maker" in finding.reason
+
+    def test_tables_that_contradict_themselves_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="not a canonical id"):
+            GpuNames.build(["L4"], [("any", "x", "L5", "")])
+        with pytest.raises(ValueError, match="there twice"):
+            GpuNames.build(["L4"], [("any", "x", "L4", ""), ("any", "X", None, "")])
+        with pytest.raises(ValueError, match="itself a canonical id"):
+            GpuNames.build(["L4", "T4"], [("any", "l4", "T4", "")])
