@@ -12,7 +12,7 @@ from catalogs.errors import LakeError
 from warehouse.faults import disk_errors, disk_full
 
 _FULL = ("no space left", "disk is full", "disk full", "file too large", "quota exceeded", "could not write all bytes")
-_DAMAGED = ("file is not a database", "malformed", "no such table: ducklake", "file is encrypted", "disk i/o error")
+_DAMAGED = ("file is not a database", "malformed", "no such table: ducklake", "file is encrypted")
 _LOCKED = ("database is locked", "database table is locked")
 _MISSING = ("no such file or directory", "no magic bytes found", "too small to be a parquet file")
 _READ_ONLY = ("readonly database", "permission denied", "unable to open database")
@@ -35,6 +35,11 @@ def _explain(text: str, root: Path) -> LakeError | None:
     first, low = text.splitlines()[0] if text else "", text.lower()
     if any(mark in low for mark in _FULL):
         return disk_full(root)
+    if "disk i/o error" in low:
+        return LakeError(
+            f"the disk failed or is full: nothing was changed in the lake in {root} ({first})",
+            remedy="check the disk and free some space, then run the same command again; finished work is kept",
+        )
     if any(mark in low for mark in _DAMAGED):
         return LakeError(
             f"the catalog of the lake in {root} is damaged ({first})",

@@ -67,7 +67,7 @@ def write_shard(
         folder.mkdir(parents=True, exist_ok=True)
         temporary = folder / f"{shard_id}@{socket.gethostname()}@{os.getpid()}@{time.monotonic_ns()}.tmp"
         try:
-            _write_parquet(conformed.replace_schema_metadata(metadata), temporary)
+            _write_parquet(conformed, metadata, temporary)
             sha256 = file_sha256(temporary)
             final = folder / f"{shard_id}-{sha256[:_NAME_HASH_DIGITS]}.parquet"
             temporary.replace(final)
@@ -193,20 +193,21 @@ def _single(table: pa.Table, column: str) -> str:
     return values[0] if values else ""
 
 
-def _write_parquet(table: pa.Table, path: Path) -> None:
+def _write_parquet(table: pa.Table, metadata: dict[bytes, bytes], path: Path) -> None:
     """Fixed settings: equal tables give equal bytes with one pyarrow version."""
     with path.open("wb") as file:
-        pq.write_table(
-            table,
+        with pq.ParquetWriter(
             file,
-            row_group_size=_ROW_GROUP_ROWS,
+            table.schema,
             version="2.6",
             compression="zstd",
             compression_level=3,
             use_dictionary=True,
             write_statistics=True,
             store_schema=False,
-        )
+        ) as writer:
+            writer.write_table(table, row_group_size=_ROW_GROUP_ROWS)
+            writer.add_key_value_metadata(metadata)
         file.flush()
         os.fsync(file.fileno())
 
