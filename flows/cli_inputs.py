@@ -28,7 +28,7 @@ def init(
 ) -> None:
     """Write a commented scenario and its CSVs to DIR, to be edited into your own.
 
-    Files that exist already are left as they are.
+    A folder that already holds one of these files is refused and left as it is.
     """
     from catalogs.init import write_starter
 

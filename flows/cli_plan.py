@@ -186,3 +186,5 @@ def _show(outcome: AllocationOutcome, as_json: bool) -> None:
     say(outcome.text)
     if outcome.plan.status is SolveStatus.SHORTFALL:
         raise typer.Exit(ExitCode.SHORTFALL)
+    if outcome.run_outcome == "superseded":
+        raise typer.Exit(ExitCode.HELD)

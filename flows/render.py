@@ -253,7 +253,7 @@ def _baseline_rows(plan: Plan) -> list[tuple[str, str]]:
 def _against(plan: Plan, baseline_usd_per_h: float | None) -> str:
     """A baseline's cost and how many times this plan's it is (not where this plan serves only part of the demand)."""
     if baseline_usd_per_h is None:
-        return "cannot meet the demand with one kind of node per replica"
+        return "none found"
     is_comparable = plan.cost_usd_per_h > 0 and plan.theta >= 1
     factor = f" ({baseline_usd_per_h / plan.cost_usd_per_h:.2f}x this plan)" if is_comparable else ""
     return f"{money(baseline_usd_per_h)} USD/h{factor}"

@@ -117,6 +117,7 @@ EXAMPLE: dict[str, Any] = {
         "homo_optimal_usd_per_h": 84.0,
         "homo_optimal_lower_bound_usd_per_h": 84.0,
         "homo_greedy_usd_per_h": None,
+        "note": "greedy homogeneous replicas miss Qwen3-32B",
     },
     "workloads": [
         {

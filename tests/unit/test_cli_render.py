@@ -40,7 +40,7 @@ def test_totals_bound_gap_and_baselines() -> None:
     assert "lower bound   52.99 USD/h" in text
     assert "within 0.02 % of the best plan this library can express" in text  # 0.01 / 52.99 = 0.0189 %
     assert "homo-optimal  84.00 USD/h (1.60x this plan)" in text
-    assert "paper's homo  cannot meet the demand" in text
+    assert "paper's homo  none found\n  greedy homogeneous replicas miss Qwen3-32B" in text
 
 
 def test_token_prices_are_input_for_prefill_and_output_for_decode() -> None:
