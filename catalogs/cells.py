@@ -205,3 +205,4 @@ _PARSERS: dict[str, Callable[[str, Column], Any]] = {
     "text": _text,
 }
 _GPU_PARSERS = {"gpu": _gpu, "node_config": _node_config}
+GPU_TYPES = frozenset(_GPU_PARSERS)

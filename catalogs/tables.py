@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from catalogs.cells import CellError, Column, GpuEncoder, column_from_row, parse_cell
+from catalogs.cells import GPU_TYPES, CellError, Column, GpuEncoder, column_from_row, parse_cell
 from catalogs.errors import Finding, InputError, close_matches
 
 DATA_DIR = Path(__file__).parent / "data"
@@ -95,8 +95,11 @@ def read_table(path: Path, table: str, *, encode_gpu: GpuEncoder | None = None, 
 def parse_table(text: str, table: str, *, encode_gpu: GpuEncoder | None = None, label: str = "input.csv") -> Table:
     """:func:`read_table` on text. Lines that start with ``#`` and blank lines are comments."""
     schema = schema_of(table)
-    reader = csv.reader(io.StringIO(text))
-    lines = [cells for cells in reader if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#")]
+    try:
+        read = list(csv.reader(io.StringIO(text, newline="")))
+    except csv.Error as error:
+        return _unreadable(label, f"is not a CSV file: {error}", "save it as a UTF-8 CSV file")
+    lines = [cells for cells in read if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#")]
     if not lines:
         wanted = ",".join(column.name for column in schema.columns if column.required != "no")
         return _unreadable(label, "the file is empty", f"give at least the heading {wanted}")
@@ -141,6 +144,7 @@ class _Rows:
     numbers: list[int] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     seen: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    parsed: dict[tuple[int, str, str], Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = self.schema.by_name
@@ -161,7 +165,11 @@ class _Rows:
         machine = cells[self.instance_type_at].strip() if self.instance_type_at is not None else ""
         for index, column in self.columns:
             try:
-                values[column.name] = parse_cell(cells[index], column, self.encode_gpu, machine)
+                # The same few texts stand in most rows of a column; a sound one is parsed once.
+                asked = (index, cells[index], machine if column.type in GPU_TYPES else "")
+                if asked not in self.parsed:
+                    self.parsed[asked] = parse_cell(cells[index], column, self.encode_gpu, machine)
+                values[column.name] = self.parsed[asked]
             except CellError as error:
                 good = False
                 self.fault(number, column.name, cells[index].strip(), error.reason, error.remedy)

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from catalogs import load_scenario, validate_path
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
@@ -362,6 +364,28 @@ def test_a_region_where_nothing_is_left(tmp_path: Path) -> None:
     )
     raw["offers"]["only_sold"] = False
     assert check(tmp_path, raw) == []
+
+
+def paths_of(value: Any, path: Path_ = ()) -> list[Path_]:
+    children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return ([path] if path else []) + [p for k, child in children for p in paths_of(child, (*path, k))]
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-5, 10**20) | st.floats() | st.text(max_size=5) | st.dates(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3) | st.integers(), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(deadline=None, max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(paths_of(SOUND)), JUNK)
+def test_any_value_anywhere_is_a_finding_or_a_scenario_but_no_crash(tmp_path: Path, path: Path_, junk: Any) -> None:
+    findings = check(tmp_path, with_value(path, junk))
+    if findings:
+        assert all("\n" not in f.line() and f.remedy for f in findings)
+    else:
+        load_scenario(tmp_path / "scenario.yaml")
 
 
 def test_names_of_scenarios() -> None:
