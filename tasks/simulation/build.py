@@ -198,7 +198,7 @@ class InstanceBuilder:
                 here = [self.shape.kind_of_layer[i] for i in layers]
                 time = np.sum([here.count(kind) * costs.layer[k] for k, kind in enumerate(kinds)], axis=0)
                 ends = has_embedding * costs.embedding + has_head * costs.head
-                if pp > 1:
+                if layers.stop <= stage.last_layer:
                     ends = ends + self._link_s(gpu)
                 slowest = np.maximum(slowest, time + ends[:, None])
             self._steps[key] = StepTable(self.tokens, self.keys, slowest)

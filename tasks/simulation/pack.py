@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from catalogs.types import Phase
 from tasks.simulation.types import Floats, Ints, SimInstance, StepTable
 
 
@@ -103,7 +104,8 @@ def pack(instance: SimInstance) -> PackedInstance:
     columns = np.array(rows, dtype=np.float64).T
     share, inner = columns[0].copy(), columns[3].astype(np.int64)
     batch_engine, batch_weight, is_cut = micro_batches(instance, share, inner)
-    split = inner if is_cut else np.ones_like(inner)
+    # A prefill pass is one sub-batch: passes follow one another through the inner stages by themselves.
+    split = inner if is_cut and instance.phase is Phase.DECODE else np.ones_like(inner)
     tokens = np.unique(np.concatenate([table.tokens for table in tables]))
     context = np.unique(np.concatenate([table.context for table in tables]))
     engines = Engines(

@@ -18,7 +18,7 @@ from tasks.simulation.types import Ints, SimInstance, SimulationInputError
 RATE_SHARE = 0.98
 PERCENTILE = 95
 # Prefill is offered this share of the stored rate: a little more than it must serve, so that a backlog shows.
-OFFERED_SHARE = 0.99
+OFFERED_SHARE = 0.985
 MOST_PROMPTS = 400_000
 
 
