@@ -43,6 +43,7 @@ MODEL_STATUS: dict[highspy.HighsModelStatus, MipStatus] = {
     _S.kIterationLimit: MipStatus.LIMIT,
     _S.kSolutionLimit: MipStatus.LIMIT,
     _S.kInterrupt: MipStatus.LIMIT,
+    _S.__members__["kHighsInterrupt"]: MipStatus.LIMIT,  # missing from the stubs
     _S.kInfeasible: MipStatus.INFEASIBLE,
     _S.kUnboundedOrInfeasible: MipStatus.INFEASIBLE,
     _S.kNotset: MipStatus.ERROR,

@@ -93,6 +93,10 @@ def _header_faults(plan: Plan) -> list[str]:
     texts = {"scenario_id": plan.scenario_id, "reason": plan.reason, "inputs.running_basis": plan.inputs.running_basis}
     texts |= {f"inputs.{name}": getattr(plan.inputs, name) for name in ("hash", "price_as_of", "library_id")}
     faults += [f"{name} is empty" for name, text in texts.items() if not text.strip()]
+    for name in ("homo_optimal_usd_per_h", "homo_greedy_usd_per_h"):
+        cost = getattr(plan.baselines, name)
+        if cost is not None and not (math.isfinite(cost) and cost >= 0):
+            faults.append(f"baselines.{name} is {cost}")
     optimal, bound = plan.baselines.homo_optimal_usd_per_h, plan.baselines.homo_optimal_lower_bound_usd_per_h
     if optimal is not None and bound is not None and bound > optimal * (1 + TOLERANCE):
         faults.append(f"the homogeneous bound {bound} exceeds its cost {optimal}")
@@ -275,7 +279,7 @@ def _shortfall_faults(problem: AllocationProblem, plan: Plan, rows: list[Decisio
             faults.append(f"shortfall of {row.workload_id}: nothing is said of what would close it")
         demand = next(d for d in problem.demands if row.workload_id in d.workload_ids)
         regions = _regions_of(problem, demand, rows)
-        few, text = regions < demand.min_regions, f"regions ({regions} of {demand.min_regions})"
+        few, text = regions < demand.min_regions > 1, f"regions ({regions} of {demand.min_regions})"
         if few != ("regions (" in row.binding) or (few and text not in row.binding):
             faults.append(f"shortfall of {row.workload_id}: of its binding {row.binding!r}, {text} is true")
         faults.extend(_binding_faults(problem, row, used))

@@ -47,7 +47,7 @@ class Shortfall:
 
     ``extra``: cheapest extra nodes for its model while the plan's other models keep theirs; ``extra_rent_usd_per_h`` is
     what the plan's rent grows by with them. Empty with ``reason`` where nothing sold would close it.
-    ``regions`` is (served from, wanted) where the model is in fewer regions than it wants, else None.
+    ``regions`` is (served from, wanted) where a model that wants several regions is in fewer, else None.
     """
 
     workload_id: str
@@ -105,7 +105,7 @@ def explain_shortfalls(
                 missing_tok_per_s=(missing if is_short else 0.0) * candidates.tokens_per_request,
                 binding=_binding(problem, candidates.counts, demand, used),
                 budget_binds=budget_binds,
-                regions=(regions, demand.min_regions) if regions < demand.min_regions else None,
+                regions=(regions, demand.min_regions) if regions < demand.min_regions > 1 else None,
                 extra=extra,
                 extra_rent_usd_per_h=extra_rent,
                 reason=reason,

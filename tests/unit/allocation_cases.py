@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -135,8 +135,6 @@ def random_problem(seed: int) -> AllocationProblem:
 
 def with_min_regions(base: AllocationProblem, k: int) -> AllocationProblem:
     """``base`` with every model wanting ``k`` regions where it is allowed so many."""
-    from dataclasses import replace
-
     demands = tuple(replace(d, min_regions=min(k, len(d.regions))) for d in base.demands)
     return replace(base, demands=demands)
 
@@ -196,21 +194,7 @@ def enumerate_plans(p: AllocationProblem, limit: int = 3_000_000) -> Truth | Non
 
 def _region_plans(p: AllocationProblem, r: int, active: Sequence[ModelDemand], limit: int):
     """All instance counts that fit region r: served req/s [n, models], rent [n], cost [n], present [n, models]."""
-    columns = []
-    for m, demand in enumerate(active):
-        if p.regions[r] not in demand.regions:
-            continue
-        for c in p.candidates:
-            if c.workload_id not in demand.workload_ids:
-                continue
-            for i, template_id in enumerate(c.template_ids):
-                nodes = c.counts[i].astype(int)
-                if np.isnan(p.price_usd_per_h[r][nodes > 0]).any() or c.throughput_mtok_per_s[i] == 0:
-                    continue
-                price = float(np.nansum(nodes * p.price_usd_per_h[r]))
-                rate = c.throughput_mtok_per_s[i] / 1000 * c.headroom / c.tokens_per_request
-                phase = demand.workload_ids.index(c.workload_id)
-                columns.append((m, phase, nodes, price, rate, p.running.get((p.regions[r], template_id), 0)))
+    columns = _region_columns(p, r, active)
     states = [(np.zeros(len(p.node_configs), dtype=int), {}, 0.0, 0.0)]
     for m, phase, nodes, price, rate, running in columns:
         grown = []
@@ -231,3 +215,23 @@ def _region_plans(p: AllocationProblem, r: int, active: Sequence[ModelDemand], l
         for m, demand in enumerate(active):
             q[s, m] = min(rates.get((m, phase), 0.0) for phase in range(len(demand.workload_ids)))
     return q, np.array([s[2] for s in states]), np.array([s[3] for s in states]), (q > 0).astype(int)
+
+
+def _region_columns(p: AllocationProblem, r: int, active: Sequence[ModelDemand]):
+    """(model, phase, nodes, price, req/s, running) of every template region r sells."""
+    columns = []
+    for m, demand in enumerate(active):
+        if p.regions[r] not in demand.regions:
+            continue
+        for c in p.candidates:
+            if c.workload_id not in demand.workload_ids:
+                continue
+            for i, template_id in enumerate(c.template_ids):
+                nodes = c.counts[i].astype(int)
+                if np.isnan(p.price_usd_per_h[r][nodes > 0]).any() or c.throughput_mtok_per_s[i] == 0:
+                    continue
+                price = float(np.nansum(nodes * p.price_usd_per_h[r]))
+                rate = c.throughput_mtok_per_s[i] / 1000 * c.headroom / c.tokens_per_request
+                phase = demand.workload_ids.index(c.workload_id)
+                columns.append((m, phase, nodes, price, rate, p.running.get((p.regions[r], template_id), 0)))
+    return columns
