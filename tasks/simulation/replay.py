@@ -17,6 +17,8 @@ from tasks.simulation.types import Ints, SimInstance, SimulationInputError
 # A replay keeps its promise at this share of the stored rate and this percentile of the latency.
 RATE_SHARE = 0.98
 PERCENTILE = 95
+# Contexts in a batch vary around the mean that rates are made for; a template at the very edge of its cycle may show it.
+LATENCY_TOLERANCE = 1e-3
 # Prefill is offered this share of the stored rate: a little more than it must serve, so that a backlog shows.
 OFFERED_SHARE = 0.985
 MOST_PROMPTS = 400_000
@@ -38,7 +40,7 @@ class Replay:
     @property
     def is_kept(self) -> bool:
         """Whether rate and latency both hold."""
-        return self.rate_share >= RATE_SHARE and self.latency_ms <= self.slo_ms * (1 + 1e-9)
+        return self.rate_share >= RATE_SHARE and self.latency_ms <= self.slo_ms * (1 + LATENCY_TOLERANCE)
 
 
 def replay(

@@ -1,0 +1,144 @@
+"""Headroom: the largest share of the stored rate at which a phase's SLO percentile still holds for its arrivals."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from catalogs.ids import short_hash
+from catalogs.types import Phase
+from tasks.simulation.engine import simulate
+from tasks.simulation.types import (
+    Floats,
+    Requests,
+    RequestStatus,
+    SimInstance,
+    SimNode,
+    SimStage,
+    SimulationInputError,
+    StepTable,
+)
+
+# Requests that arrive in the first part of a run meet an empty system and are not counted.
+WARM_UP_SHARE = 0.15
+_INSTANT_S = 1e-9
+
+RequestsAt = Callable[[float], Requests]
+"""Makes the stream of one model at a mean rate in req/s; equal rates must give equal streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class Headroom:
+    """``utilization``: largest share of the instances' rate at which ``percentile`` % of requests met ``slo_ms``; 0 =
+    not even at ``lowest``. ``tried`` maps each share simulated to the share of requests that met the limit."""
+
+    utilization: float
+    slo_ms: float
+    percentile: float
+    tried: Mapping[float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateClass:
+    """What templates must share to share a headroom: the workload, the depth of the pipeline, whether stages hold several
+    nodes, the size of an instance and how many there are (powers of two of req/s and of copies)."""
+
+    workload_id: str
+    stages: int
+    is_data_parallel: bool
+    log2_rate: int
+    log2_copies: int
+
+    def key(self, stream: str) -> str:
+        """Name of the headroom of this class for a stream of requests (a trace's name, or Poisson and its lengths)."""
+        return short_hash(
+            [self.workload_id, self.stages, self.is_data_parallel, self.log2_rate, self.log2_copies, stream]
+        )
+
+
+def template_class(workload_id: str, instance: SimInstance, copies: int) -> TemplateClass:
+    """The class of ``copies`` instances of a template."""
+    return TemplateClass(
+        workload_id,
+        len(instance.stages),
+        any(len(stage.nodes) > 1 for stage in instance.stages),
+        round(math.log2(instance.rate_req_per_s)),
+        round(math.log2(max(copies, 1))),
+    )
+
+
+def copies_of(instance: SimInstance, count: int) -> list[SimInstance]:
+    """``count`` instances alike."""
+    return [replace(instance, instance_id=f"{instance.instance_id}#{i}") for i in range(count)]
+
+
+def headroom(
+    instances: Sequence[SimInstance],
+    slo_ms: float,
+    percentile: float,
+    requests_at: RequestsAt,
+    *,
+    lowest: float = 0.3,
+    step: float = 0.01,
+) -> Headroom:
+    """Bisects the load on ``instances`` (one model, one phase) over multiples of ``step`` in [lowest, 1].
+
+    Prefill is judged by TTFT. Decode is judged by TPOT as the user sees it but for the sending end of the KV transfer: its
+    requests come as they arrive, from a prefill that takes no time. Never above 1: more than the stored rate is not planned.
+    """
+    phases = {(instance.phase, instance.model) for instance in instances}
+    if len(phases) != 1:
+        raise SimulationInputError("headroom of several phases or models at once", remedy="give one of each")
+    if not 0 < percentile < 100:
+        raise SimulationInputError(f"percentile {percentile}", remedy="give a percentile between 0 and 100")
+    tried: dict[float, float] = {}
+
+    def holds(share: float) -> bool:
+        tried[share] = attained(instances, slo_ms, requests_at(share * sum(i.rate_req_per_s for i in instances)))
+        return tried[share] >= percentile / 100
+
+    low, high = round(lowest / step), round(1 / step)
+    if not holds(low * step):
+        return Headroom(0.0, slo_ms, percentile, tried)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if holds(middle * step) else (low, middle - 1)
+    return Headroom(low * step, slo_ms, percentile, tried)
+
+
+def attained(instances: Sequence[SimInstance], slo_ms: float, requests: Requests) -> float:
+    """Share of the requests after the warm-up that met the limit of the instances' phase."""
+    phase = instances[0].phase
+    if phase is Phase.PREFILL:
+        alone = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
+        result = simulate(alone, instances)
+        latency: Floats = result.ttft_s
+    else:
+        regions = sorted({instance.region for instance in instances})
+        result = simulate(requests, [*instances, *(_instant_prefill(instances, region) for region in regions)])
+        latency = result.tpot_s
+    counted = requests.arrival_s >= WARM_UP_SHARE * requests.arrival_s[-1]
+    counted &= (requests.output_tokens > 1) | (phase is Phase.PREFILL)
+    if not counted.any():
+        raise SimulationInputError("no request to judge by", remedy="give a longer stream")
+    done = result.status == int(RequestStatus.DONE)
+    with np.errstate(invalid="ignore"):
+        met = done & (latency * 1e3 <= slo_ms * (1 + 1e-9))
+    return float(met[counted].mean())
+
+
+def _instant_prefill(instances: Sequence[SimInstance], region: str) -> SimInstance:
+    """Stands for prefill in ``region``: takes no time, and as many requests as its decode instances serve."""
+    here = [instance for instance in instances if instance.region == region]
+    node = SimNode("none", 1.0, StepTable.constant(_INSTANT_S), batch=1 << 40, network_bytes_per_s=1e30)
+    return SimInstance(
+        instance_id=f"prefill of {region}",
+        model=here[0].model,
+        phase=Phase.PREFILL,
+        region=region,
+        rate_req_per_s=sum(instance.rate_req_per_s for instance in here),
+        stages=(SimStage(1, (node,)),),
+    )
