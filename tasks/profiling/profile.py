@@ -102,13 +102,23 @@ def best_rates(
         rate[better], batch[better] = solved.rate_tok_per_s[better], solved.batch[better]
         memory[better], chosen[better] = solved.memory_gib[better], number
         outcome = np.maximum(outcome, solved.outcome)
-    closed = np.minimum.accumulate(rate, axis=-1)
-    # A cell closed down to nothing fails for the reason of the fewer layers that failed.
-    outcome[(closed == 0) & (outcome == FEASIBLE)] = REASONS.index(Infeasible.LAYOUT)
+    closed = close_over_layers(rate, outcome)
     provenance = tuple(_provenance(roofline, layout, node, cells.mode) for layout in layouts)
     phase = "prefill" if cells.workload.phase is Phase.PREFILL else "decode"
     rel_error = eff.rel_error.get(phase, cells.settings.unknown_rel_error)
     return ConfigRates(node, layouts, provenance, rel_error, closed, batch, memory, chosen, outcome)
+
+
+def close_over_layers(rate: NDArray[np.float64], outcome: NDArray[np.int8]) -> NDArray[np.float64]:
+    """Rates made non-increasing along the last axis by lowering, so that each cell keeps a layout that reaches at least
+    what it claims. A cell closed down to nothing becomes infeasible for its layout in ``outcome``.
+
+    One layout's rates fall with layers by themselves; only where more layers admit a layout that fewer do not (as many
+    inner stages as layers) can the best over layouts rise.
+    """
+    closed = np.minimum.accumulate(rate, axis=-1)
+    outcome[(closed == 0) & (outcome == FEASIBLE)] = REASONS.index(Infeasible.LAYOUT)
+    return closed
 
 
 def _provenance(roofline: Roofline, layout: Layout, node: NodeConfig, mode: Mode) -> Provenance:

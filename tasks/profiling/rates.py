@@ -103,7 +103,9 @@ class LayoutSolver:
         needed = cells.entries_needed[i][:, None]
         outcome = np.full(index.shape, FEASIBLE, dtype=np.int8)
         outcome[~self._lone_fits(inner, budget, needed, in_time) | (index < 1)] = REASONS.index(Infeasible.SLO)
-        outcome[np.broadcast_to(by_memory[None, :], index.shape) < needed] = REASONS.index(Infeasible.KV_CACHE)
+        # A chunk beyond the largest pass is a matter of time, not of memory.
+        within_reach = np.minimum(needed, len(cells.batch_grid))
+        outcome[by_memory[None, :] < within_reach] = REASONS.index(Infeasible.KV_CACHE)
         outcome[:, ~holds] = REASONS.index(Infeasible.MEMORY)
         rate = self._rate(inner, i, index, batch)
         if cells.mode is Mode.CYCLE:

@@ -1,0 +1,175 @@
+"""The profiles table as published: schema, order, compact rows, reasons, provenance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from profiling_cases import EFF, EXPERTS, GPU, SPEC, catalog, node, workload
+
+from catalogs.errors import UnknownNameError
+from catalogs.types import Lengths, Phase
+from tasks.profiling.cells import Cells
+from tasks.profiling.cycles import Mode
+from tasks.profiling.memory import ProfileSettings
+from tasks.profiling.profile import best_rates, profile_workload
+from tasks.profiling.schema import PROFILE_SCHEMA
+from tasks.profiling.shapes import ModelShape
+
+SMALL = ProfileSettings(max_prefill_tokens=1024, cuda_graph_batch_sizes=(1, 2, 4, 8, 16, 32))
+POSITIONS = ["only", "first", "mid", "last"]
+
+
+def table(work, configs=None, gpus=None, effs=None, **kwargs):
+    configs = configs or [node(2), node(1)]
+    return profile_workload(
+        work, configs, gpus or {"X100": GPU}, {"X100": EFF} if effs is None else effs, SMALL, **kwargs
+    )
+
+
+def test_schema_order_and_determinism() -> None:
+    work = workload(SPEC, Phase.DECODE, 10.0)
+    found = table(work, max_stages=3)
+    assert found.schema == PROFILE_SCHEMA
+    rows = found.to_pylist()
+    key = [(r["node_config"], r["stages"], POSITIONS.index(r["position"]), -r["cycle_ms"], r["layers"]) for r in rows]
+    assert key == sorted(key)
+    assert len(set(key)) == len(key)
+    assert {r["workload_id"] for r in rows} == {work.workload_id}
+    assert {(r["stages"], r["position"]) for r in rows} == {(1, "only")} | {
+        (s, p) for s in (2, 3) for p in ("first", "mid", "last")
+    }
+    assert table(work, [node(1), node(2)], max_stages=3).equals(found)
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+@pytest.mark.parametrize("phase", [Phase.PREFILL, Phase.DECODE])
+def test_rows_are_compact_closed_and_complete(phase: Phase, mode: Mode) -> None:
+    gpu = replace(GPU, memory_gib=2.2)
+    work = workload(SPEC, phase, 6.0)
+    rows = table(work, [node(2, 1e5, gpu)], {"X100": gpu}, max_stages=3, mode=mode).to_pylist()
+    series: dict[tuple, list[dict]] = {}
+    for row in rows:
+        series.setdefault((row["stages"], row["position"], row["cycle_ms"]), []).append(row)
+    cycles = 10 if mode is Mode.CYCLE else 1
+    assert len(series) == 7 * cycles
+    for found in series.values():
+        assert [row["layers"] for row in found] == list(range(1, len(found) + 1))
+        *feasible, last = found
+        values = [row["throughput_tok_per_s"] for row in feasible]
+        assert all(value > 0 for value in values)
+        assert values == sorted(values, reverse=True)
+        assert all(row["reason"] is None and row["tp"] * row["pp"] * row["replicas"] == 2 for row in feasible)
+        assert all(row["pp"] <= row["layers"] and row["batch"] >= 1 for row in feasible)
+        assert all(row["memory_used_gib"] <= 2.2 for row in feasible)
+        if last["throughput_tok_per_s"] is None:
+            assert last["reason"] in {"memory", "kv_cache", "slo", "layout"}
+            assert last["tp"] is last["batch"] is last["memory_used_gib"] is None
+        else:
+            assert last["layers"] == 6
+
+
+def test_the_table_says_what_the_arrays_say() -> None:
+    work = workload(EXPERTS, Phase.PREFILL, 20.0)
+    cells = Cells(work, SMALL, Mode.CYCLE, 2)
+    found = best_rates(node(2), GPU, EFF, ModelShape(EXPERTS, "bf16", "bf16"), cells)
+    assert found is not None
+    rows = table(work, [node(2)], max_stages=2).to_pylist()
+    assert len(rows) > 100
+    for row in rows:
+        if row["throughput_tok_per_s"] is None:
+            continue
+        combo = next(
+            i for i, (s, p) in enumerate(cells.combos) if (s, p.name.lower()) == (row["stages"], row["position"])
+        )
+        cycle = list(cells.cycle_ms[combo]).index(row["cycle_ms"])
+        at = (combo, cycle, row["layers"] - 1)
+        layout = found.layouts[found.layout[at]]
+        assert row["throughput_tok_per_s"] == found.rate_tok_per_s[at]
+        assert (row["tp"], row["pp"], row["replicas"], row["batch"]) == (
+            layout.tp,
+            layout.pp,
+            layout.replicas,
+            found.batch[at],
+        )
+
+
+def reasons_at_full(work, gpu=GPU) -> set[str | None]:
+    """The reasons in the rows of a single stage."""
+    rows = table(work, [node(1, 1e5, gpu)], {"X100": gpu}, max_stages=1).to_pylist()
+    return {row["reason"] for row in rows if row["reason"]}
+
+
+def test_each_reason_fires_alone() -> None:
+    decode = workload(SPEC, Phase.DECODE, 1e5)
+    assert reasons_at_full(decode) == set()
+    assert reasons_at_full(decode, replace(GPU, memory_gib=1.9)) == {"memory"}
+    long = replace(decode, lengths=Lengths.constant(60000.0, 10.0))
+    assert reasons_at_full(long, replace(GPU, memory_gib=2.05)) == {"kv_cache"}
+    assert reasons_at_full(replace(decode, slo_ms=0.05)) == {"slo"}
+
+
+def test_unprofiled_is_one_marker_row() -> None:
+    work = workload(SPEC, Phase.DECODE, 20.0)
+    old = replace(GPU, has_native_bf16=False)
+    for gpus, effs in (({"X100": GPU}, {}), ({"X100": old}, {"X100": EFF})):
+        rows = table(work, [node(4)], gpus, effs).to_pylist()
+        assert len(rows) == 1
+        row = rows[0]
+        assert (row["reason"], row["layers"], row["stages"], row["position"]) == ("unprofiled", 1, 1, "only")
+        assert row["throughput_tok_per_s"] is row["tp"] is row["batch"] is None
+        assert row["cycle_ms"] == 20.0
+    # Experts without factors; the same GPU serves the dense model.
+    bare = {"X100": replace(EFF, moe_bf16=None)}
+    experts = table(workload(EXPERTS, Phase.DECODE, 20.0), [node(1)], effs=bare).to_pylist()
+    assert [row["reason"] for row in experts] == ["unprofiled"]
+    assert table(work, [node(1)], effs=bare).num_rows > 1
+
+
+def test_a_gpu_that_is_not_in_the_catalog_is_an_error() -> None:
+    with pytest.raises(UnknownNameError, match="X200x1"):
+        table(workload(SPEC, Phase.DECODE, 20.0), [replace(node(1), gpu="X200", node_config="X200x1")])
+
+
+def test_layouts_without_all_reduce_factors_are_left_out() -> None:
+    eff = {"X100": replace(EFF, all_reduce={})}
+    rows = table(workload(SPEC, Phase.DECODE, 20.0), [node(4)], effs=eff).to_pylist()
+    assert {row["tp"] for row in rows if row["tp"]} == {1}
+
+
+def test_shipped_old_gpus_are_unprofiled_for_bf16() -> None:
+    known = catalog()
+    work = workload(known.models["Qwen/Qwen3-8B"], Phase.DECODE, 100.0)
+    configs = [known.node_configs[name] for name in ("T4x1", "V100-16GB-SXM2x1") if name in known.node_configs]
+    assert configs
+    rows = profile_workload(work, configs, known.gpus, known.efficiencies).to_pylist()
+    assert [row["reason"] for row in rows] == ["unprofiled"] * len(configs)
+
+
+def test_phi_4_rows_never_carry_tp_4_or_8() -> None:
+    known = catalog()
+    work = workload(known.models["microsoft/phi-4"], Phase.DECODE, 60.0, Lengths.constant(1155.0, 211.0))
+    configs = [known.node_configs[name] for name in ("L4x4", "L4x8", "H100-SXMx8")]
+    rows = profile_workload(work, configs, known.gpus, known.efficiencies, max_stages=2)
+    assert set(rows["tp"].drop_null().to_pylist()) == {1, 2}
+
+
+def test_provenance_and_errors_are_carried() -> None:
+    known = catalog()
+    work = workload(known.models["Qwen/Qwen3-32B"], Phase.DECODE, 100.0, Lengths.constant(621.0, 126.0))
+    configs = [known.node_configs[name] for name in ("H100-SXMx2", "A10Gx8", "L4x8")]
+    rows = profile_workload(work, configs, known.gpus, known.efficiencies, max_stages=2).to_pylist()
+    by_config = {
+        name: {(r["tp"], r["provenance"]) for r in rows if r["node_config"] == name and r["tp"]}
+        for name in ("H100-SXMx2", "A10Gx8", "L4x8")
+    }
+    assert {provenance for _, provenance in by_config["H100-SXMx2"]} == {"fitted"}
+    assert {provenance for _, provenance in by_config["A10Gx8"]} == {"derived"}
+    # L4's all-reduce over 4 and 8 GPUs stands on L40S measurements.
+    assert {(tp, p) for tp, p in by_config["L4x8"] if tp and tp > 2} <= {(4, "borrowed"), (8, "borrowed")}
+    assert {r["rel_error"] for r in rows if r["node_config"] == "H100-SXMx2"} == {
+        known.efficiencies["H100-SXM"].rel_error["decode"]
+    }
+    unknown = replace(known.node_configs["H100-SXMx2"], network_gbit_per_s=None)
+    rows = profile_workload(work, [unknown], known.gpus, known.efficiencies, max_stages=1).to_pylist()
+    assert {row["provenance"] for row in rows if row["tp"]} == {"derived"}
