@@ -48,6 +48,9 @@ class ProfileSettings:
     network_hop_ms: float = 0.2
     # Share of the network's line rate that payload reaches. assumed
     network_efficiency: float = 0.8
+    # Whether decode nodes' networks also bear the KV of their prompts, which prefill nodes send them. What is sent must
+    # arrive; turn off to compare with planners that charge the sender alone.
+    charge_decode_kv_in: bool = True
     # Where a node's network is not known: the rate is capped by this and the row says `derived`. assumed
     unknown_network_gbit_per_s: float = 10.0
     # Between GPUs of one node. assumed

@@ -265,5 +265,9 @@ class LayoutSolver:
         if workload.phase is Phase.PREFILL:
             busiest = np.maximum(takes, sends + kv_per_prompt / lengths.input_mean)
         else:
-            busiest = np.maximum(sends, takes + kv_per_prompt / lengths.output_mean)
-        return self.network_gb_per_s * 1e9 / busiest
+            kv_in = (
+                kv_per_prompt / lengths.output_mean if self.cells.settings.charge_decode_kv_in else 0.0 * kv_per_prompt
+            )
+            busiest = np.maximum(sends, takes + kv_in)
+        with np.errstate(divide="ignore"):
+            return self.network_gb_per_s * 1e9 / busiest  # inf where nothing is sent

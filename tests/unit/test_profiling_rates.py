@@ -266,6 +266,11 @@ def test_the_network_caps_a_node() -> None:
     assert found.rate_tok_per_s[0, 0, 5] == pytest.approx(10e6 / 24576)
     mid = cells.combos.index((2, Position.MID))
     assert found.rate_tok_per_s[mid, 0, 2] == pytest.approx(10e6 / (3 * 4096 + 2048))
+    work, sender_pays = workload(SPEC, Phase.DECODE, 200.0), replace(SMALL, charge_decode_kv_in=False)
+    _, free = rates(work, node(1, network_gbit_per_s=0.1), sender_pays)
+    assert free.rate_tok_per_s[0, 0, 5] == pytest.approx(
+        128 / 0.2
+    )  # a single stage then sends nothing: the batch counts
     # Prefill sends 1024 B of KV per layer and token.
     _, prefill = rates(workload(SPEC, Phase.PREFILL, 400.0), node(1, network_gbit_per_s=0.1))
     assert prefill.rate_tok_per_s[0, 0, 5] == pytest.approx(10e6 / 6144)
