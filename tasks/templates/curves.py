@@ -54,8 +54,8 @@ class WorkloadCurves:
 
     def usable(self) -> tuple[str, ...]:
         """Configurations with at least one feasible cell."""
-        some = self.curves.rate_mtok_per_s.reshape(len(self.curves.node_configs), -1).any(axis=1)
-        return tuple(name for name, has in zip(self.curves.node_configs, list(some), strict=True) if has)
+        rates = self.curves.rate_mtok_per_s
+        return tuple(name for k, name in enumerate(self.curves.node_configs) if rates[k].any())
 
 
 def to_mtok_per_s(tok_per_s: NDArray[np.float64]) -> NDArray[np.int64]:
