@@ -36,11 +36,13 @@ class Target:
 
 @dataclass(slots=True)
 class Formulation:
-    """A PuLP problem and the variables to read it by. ``instances[i]`` is that of column i."""
+    """A PuLP problem and the variables to read it by. ``instances[i]`` is that of column i; ``charges`` holds the
+    start-up charge of columns that have a variable for it."""
 
     problem: pulp.LpProblem
     instances: list[pulp.LpVariable]
     missing_regions: list[pulp.LpVariable]
+    charges: dict[int, pulp.LpVariable]
 
 
 def active_demands(problem: AllocationProblem) -> list[ModelDemand]:
@@ -76,7 +78,12 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
     target = target or Target()
     model = pulp.LpProblem("allocation", pulp.LpMinimize)
     n = [pulp.LpVariable(f"n{i}", 0, int(most), cat=pulp.LpInteger) for i, most in enumerate(columns.max_instances)]
-    cost_terms = _start_up(model, problem, columns, n)
+    charges = _start_up(model, problem, columns, n)
+    cost_terms = [
+        (v, float(price) * (1.0 if i in charges else 1.0 + problem.init_share))
+        for i, (v, price) in enumerate(zip(n, columns.price_usd_per_h, strict=True))
+    ]
+    cost_terms += [(charge, 1.0) for charge in charges.values()]
     _capacity(model, problem, columns, n)
     if problem.budget_usd_per_h is not None:
         rent = [(n[i], float(p)) for i, p in enumerate(columns.price_usd_per_h)]
@@ -119,23 +126,20 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
             model += pulp.LpAffineExpression(shortage_terms) <= target.shortage, "shortage"
         elif missing:
             model += pulp.lpSum(d for d, _ in missing) <= target.missing_regions, "missing_regions"
-    return Formulation(model, n, [d for d, _ in missing])
+    return Formulation(model, n, [d for d, _ in missing], charges)
 
 
 def _start_up(
     model: pulp.LpProblem, problem: AllocationProblem, columns: Columns, n: list[pulp.LpVariable]
-) -> list[tuple[pulp.LpVariable, float]]:
-    """Cost terms of all columns; adds the charge rows I_i >= (n_i - n'_i) K p_i of those that run."""
+) -> dict[int, pulp.LpVariable]:
+    """Charges I_i of the columns that run, with their rows I_i >= (n_i - n'_i) K p_i."""
     K = problem.init_share
-    terms: list[tuple[pulp.LpVariable, float]] = []
-    for i, (price, running) in enumerate(zip(columns.price_usd_per_h.tolist(), columns.running.tolist(), strict=True)):
-        if K == 0 or running == 0:
-            terms.append((n[i], price * (1 + K)))
-            continue
-        charge = pulp.LpVariable(f"I{i}", 0)
-        terms += [(n[i], price), (charge, price * K)]
-        model += charge - n[i] >= -running, f"start{i}"
-    return terms
+    charges: dict[int, pulp.LpVariable] = {}
+    for i in np.flatnonzero(columns.running > 0).tolist() if K > 0 else []:
+        fee = K * float(columns.price_usd_per_h[i])
+        charges[i] = pulp.LpVariable(f"I{i}", 0)
+        model += charges[i] - fee * n[i] >= -fee * int(columns.running[i]), f"start{i}"
+    return charges
 
 
 def _capacity(model: pulp.LpProblem, problem: AllocationProblem, columns: Columns, n: list[pulp.LpVariable]) -> None:

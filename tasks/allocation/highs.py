@@ -84,7 +84,7 @@ class RawRun:
     column_duals: NDArray[np.float64]
 
 
-class _QuietHighs(highspy.Highs):
+class QuietHighs(highspy.Highs):
     """HiGHS without its banner: the usual constructor prints it to standard output, where only data may go."""
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class QuietHiGHS(pulp.HiGHS):
 
     def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 (PuLP's name)
         """Give ``lp`` an empty, silent solver."""
-        lp.solverModel = _QuietHighs()
+        lp.solverModel = QuietHighs()
 
 
 def run_highs(

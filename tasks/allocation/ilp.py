@@ -7,12 +7,13 @@ columns gives an answer UB, and a column whose reduced cost exceeds UB - LB is i
 from __future__ import annotations
 
 import math
-import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns, make_columns
 from tasks.allocation.formulation import Goal, Target, active_demands, formulate, loosened
 from tasks.allocation.highs import MipStatus, solve_mip
@@ -45,6 +46,11 @@ class GoalOutcome:
     missing_regions: int = 0
 
 
+GoalSolver = Callable[
+    [AllocationProblem, Columns, Goal, Target, SolveLimits, Clock, "NDArray[np.int64] | None"], GoalOutcome
+]
+
+
 def solve_ilp(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage: bool = True) -> AllocationResult:
     """Least-cost instances that meet every demand; where supply cannot, the best under the problem's shortage rule.
 
@@ -52,7 +58,14 @@ def solve_ilp(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage
     ``allow_shortage=False`` answers INFEASIBLE instead of sharing out the shortage. Status: OPTIMAL (gap <= 1e-6), GAP
     (within ``limits.gap``), TIME_LIMIT, SHORTFALL, ERROR (the solver failed or its answer did not hold; no plan).
     """
-    clock = _Clock(limits)
+    return allocate(problem, limits, solve_goal, allow_shortage=allow_shortage)
+
+
+def allocate(
+    problem: AllocationProblem, limits: SolveLimits, goal_solver: GoalSolver, *, allow_shortage: bool
+) -> AllocationResult:
+    """The steps that all solvers share: cost with all demand met, else the shortage, then cost with it fixed."""
+    clock = Clock(limits)
     columns = make_columns(problem)
     note = _released_note(problem)
     if not active_demands(problem):
@@ -61,7 +74,7 @@ def solve_ilp(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage
             problem, columns, nothing, status=SolveStatus.OPTIMAL, lower_bound_usd=0.0, solve_s=clock.spent(), note=note
         )
     if len(columns):
-        found = solve_goal(problem, columns, Goal.COST, Target(), limits, clock)
+        found = goal_solver(problem, columns, Goal.COST, Target(), limits, clock, None)
     else:
         found = GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf)
     if found.status is MipStatus.ERROR:
@@ -71,7 +84,7 @@ def solve_ilp(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage
         reason = "supply cannot meet the demand" if proven else "no plan that meets the demand was found in time"
         return no_plan(SolveStatus.INFEASIBLE if proven else SolveStatus.TIME_LIMIT, clock.spent(), reason)
     if found.counts is None:
-        return _solve_shortage(problem, columns, limits, clock, note)
+        return _solve_shortage(problem, columns, limits, clock, note, goal_solver)
     needed = {demand.model: 1.0 for demand in active_demands(problem)}
     counts = trim(problem, columns, found.counts, needed)
     gap = relative_gap(objective_usd(problem, columns, counts), found.bound)
@@ -92,7 +105,7 @@ def solve_goal(
     goal: Goal,
     target: Target,
     limits: SolveLimits,
-    clock: _Clock,
+    clock: Clock,
     start: NDArray[np.int64] | None = None,
 ) -> GoalOutcome:
     """Minimise ``goal`` over ``columns``; narrowed by reduced costs where there are many. ``start``: a known answer."""
@@ -148,7 +161,12 @@ def _solve_over(
 
 
 def _solve_shortage(
-    problem: AllocationProblem, columns: Columns, limits: SolveLimits, clock: _Clock, note: str
+    problem: AllocationProblem,
+    columns: Columns,
+    limits: SolveLimits,
+    clock: Clock,
+    note: str,
+    goal_solver: GoalSolver,
 ) -> AllocationResult:
     """Share out what there is, then do so at least cost.
 
@@ -171,7 +189,7 @@ def _solve_shortage(
         )
     theta_upper = 1.0
     if problem.shortage is Shortage.UNIFORM:
-        first = solve_goal(problem, columns, Goal.THETA, Target(), limits, clock)
+        first = goal_solver(problem, columns, Goal.THETA, Target(), limits, clock, None)
         if first.counts is None:
             return no_plan(
                 SolveStatus.ERROR, clock.spent(), first.note or "no answer to the shortage was found in time"
@@ -183,14 +201,16 @@ def _solve_shortage(
         if theta > _NO_SHARE:
             target = Target(share=theta, missing_regions=missing)
             needed = dict.fromkeys(shares, theta)
-            return _cheapest(problem, columns, target, needed, first.counts, theta_upper, limits, clock, note)
+            return _cheapest(
+                problem, columns, target, needed, first.counts, theta_upper, limits, clock, note, goal_solver
+            )
         note = _join(note, "no common share above 0 can be served to every model; what there is goes by weight")
-    second = solve_goal(problem, columns, Goal.SHORTAGE, Target(), limits, clock)
+    second = goal_solver(problem, columns, Goal.SHORTAGE, Target(), limits, clock, None)
     if second.counts is None:
         return no_plan(SolveStatus.ERROR, clock.spent(), second.note or "no answer to the shortage was found in time")
     note = _join(note, f"weighted missing share {second.objective:.6g}, at least {max(second.bound, 0.0):.6g}")
     target = Target(shortage=second.objective)
-    return _cheapest(problem, columns, target, None, second.counts, theta_upper, limits, clock, note)
+    return _cheapest(problem, columns, target, None, second.counts, theta_upper, limits, clock, note, goal_solver)
 
 
 def _cheapest(
@@ -201,11 +221,12 @@ def _cheapest(
     start: NDArray[np.int64],
     theta_upper: float,
     limits: SolveLimits,
-    clock: _Clock,
+    clock: Clock,
     note: str,
+    goal_solver: GoalSolver,
 ) -> AllocationResult:
     """Least cost at an established shortage; ``start`` is what established it and the answer if time runs out."""
-    found = solve_goal(problem, columns, Goal.COST, loosened(target), limits, clock, start)
+    found = goal_solver(problem, columns, Goal.COST, loosened(target), limits, clock, start)
     counts = start if found.counts is None else found.counts
     shares = needed if needed is not None else served_shares(problem, columns, counts)
     counts = trim(problem, columns, counts, shares)
@@ -225,19 +246,6 @@ def _cheapest(
         solve_s=clock.spent(),
         note=note,
     )
-
-
-class _Clock:
-    """What is left of the wall-clock safety limit."""
-
-    def __init__(self, limits: SolveLimits) -> None:
-        self._start, self._limit = time.perf_counter(), limits.time_s
-
-    def spent(self) -> float:
-        return time.perf_counter() - self._start
-
-    def left(self) -> float:
-        return max(self._limit - self.spent(), 0.5)
 
 
 def _status_of(gap: float, limits: SolveLimits) -> SolveStatus:

@@ -1,0 +1,1 @@
+"""The covers solver: per model an integer covering knapsack, joined by duals on the supply."""

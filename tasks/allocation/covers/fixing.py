@@ -1,0 +1,73 @@
+"""Which columns can be in a plan better than the one at hand: all others are dropped, without loss."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.allocation.columns import Columns
+from tasks.allocation.covers import kernels
+from tasks.allocation.covers.pricing import ModelBlocks, NodePrices, block_table, grid_steps
+from tasks.allocation.types import AllocationProblem
+
+Floats = NDArray[np.float64]
+
+
+def surviving_columns(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    prices: NodePrices,
+    dual_value: float,
+    upper: float,
+    size: int,
+) -> NDArray[np.intp]:
+    """Columns whose use does not by itself push the bound to ``upper`` or beyond.
+
+    Notation: V_m least cost of covering m at ``prices`` (rates rounded up), LB = sum V_m - ``dual_value`` (duals x
+    supply). With one instance of column i in phase w, region r the model costs at least
+    c_i + min over g of [rest of the model when w supplies g steps in r + f_wr(g - t_i)] =: c_i + M(t_i).
+    Column i is dropped if LB - V_m + c_i + M(t_i) > upper. Minimum regions are left out: that only lowers the bound.
+    """
+    tables = [[[block_table(b, prices, size, up=True) for b in phases] for phases in model.blocks] for model in models]
+    joined = [[sum((t.f for t in row), start=np.zeros(size + 1)) for row in per_model] for per_model in tables]
+    others = [_others(rows) for rows in joined]
+    values = [
+        float(min((np.min(row + other[::-1]) for row, other in zip(rows, rest, strict=True)), default=np.inf))
+        for rows, rest in zip(joined, others, strict=True)
+    ]
+    bound = float(sum(values)) - dual_value
+    room = upper - bound + 1e-7 * max(1.0, abs(upper))
+    kept = []
+    for model, per_model, rest, value in zip(models, tables, others, values, strict=True):
+        for r, phases in enumerate(model.blocks):
+            for w, block in enumerate(phases):
+                everything_else = rest[r][::-1].copy()
+                for other, table in enumerate(per_model[r]):
+                    if other != w:
+                        everything_else += table.f
+                least = kernels.best_with_item(everything_else, per_model[r][w].f)
+                price = np.minimum(prices.kept, prices.new) if (block.running > 0).any() else prices.new
+                cost = kernels.item_costs(block.node, block.count, prices.new[block.region])
+                running = block.running > 0
+                if running.any():
+                    kept_cost = kernels.item_costs(block.node[running], block.count[running], price[block.region])
+                    cost[running] = kept_cost
+                steps = grid_steps(block.share, size, up=True)
+                kept.append(block.columns[cost + least[steps] - value <= room])
+    return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.intp)
+
+
+def _others(rows: list[Floats]) -> list[Floats]:
+    """For each region, the least cost of k steps from all other regions together."""
+    n = len(rows[0]) if rows else 0
+    nothing = np.full(n, np.inf)
+    if n:
+        nothing[0] = 0.0
+    before = [nothing]
+    for row in rows[:-1]:
+        before.append(kernels.min_plus(row, before[-1]))
+    after = [nothing]
+    for row in rows[:0:-1]:
+        after.append(kernels.min_plus(row, after[-1]))
+    return [kernels.min_plus(a, b) for a, b in zip(before, after[::-1], strict=True)]

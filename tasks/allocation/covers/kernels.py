@@ -1,0 +1,203 @@
+"""Compiled inner loops of the covers solver. Costs are float64, rates whole steps of a grid of 1/G of the demand."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@numba.njit(cache=True, nogil=True)
+def item_costs(node: NDArray[np.int16], count: NDArray[np.int16], weight: Floats) -> Floats:
+    """Cost of every template at node prices ``weight``: rows hold (configuration, count) pairs, padded with count 0."""
+    n, width = node.shape
+    cost = np.zeros(n)
+    for i in range(n):
+        total = 0.0
+        for j in range(width):
+            if count[i, j] > 0:
+                total += count[i, j] * weight[node[i, j]]
+        cost[i] = total
+    return cost
+
+
+@numba.njit(cache=True, nogil=True)
+def useful_items(steps: Ints, cost: Floats) -> Ints:
+    """Rows an unbounded cover can need; ``steps`` must not increase with the row.
+
+    Drops a row if a later or earlier one gives as many steps for no more, then one that several copies of a smaller one
+    replace at no greater cost.
+    """
+    kept = np.empty(len(steps), dtype=np.int64)
+    n = 0
+    best = np.inf
+    for i in range(len(steps)):
+        if steps[i] > 0 and cost[i] < best:
+            best = cost[i]
+            if n > 0 and steps[kept[n - 1]] == steps[i]:
+                n -= 1
+            kept[n] = i
+            n += 1
+    out = np.empty(n, dtype=np.int64)
+    m = 0
+    for a in range(n):
+        needed = True
+        for b in range(a + 1, n):
+            copies = (steps[kept[a]] + steps[kept[b]] - 1) // steps[kept[b]]
+            if copies * cost[kept[b]] <= cost[kept[a]]:
+                needed = False
+                break
+        if needed:
+            out[m] = kept[a]
+            m += 1
+    return out[:m]
+
+
+@numba.njit(cache=True, nogil=True)
+def cover_table(steps: Ints, cost: Floats, size: int) -> Floats:
+    """f[g] = least cost of a multiset of items with at least g steps, g = 0..size; inf where there are no items."""
+    f = np.full(size + 1, np.inf)
+    f[0] = 0.0
+    n = len(steps)
+    for g in range(1, size + 1):
+        best = np.inf
+        for i in range(n):
+            rest = g - steps[i]
+            value = cost[i] + (f[rest] if rest > 0 else 0.0)
+            best = min(best, value)
+        f[g] = best
+    return f
+
+
+@numba.njit(cache=True, nogil=True)
+def add_bundle(f: Floats, steps: int, cost: float) -> Floats:
+    """``f`` with one more item that may be taken at most once."""
+    out = f.copy()
+    for g in range(1, len(f)):
+        rest = g - steps
+        value = cost + (f[rest] if rest > 0 else 0.0)
+        out[g] = min(out[g], value)
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def min_plus(a: Floats, b: Floats) -> Floats:
+    """c[k] = min over i + j = k of a[i] + b[j], cut to the length of ``a``."""
+    n = len(a)
+    out = np.full(n, np.inf)
+    for i in range(n):
+        if not np.isfinite(a[i]) or (i > 0 and i + 1 < n and a[i + 1] == a[i]):
+            continue  # the next one gives more for the same: only the last of a step is worth taking
+        base = a[i]
+        for j in range(n - i):
+            value = base + b[j]
+            out[i + j] = min(out[i + j], value)
+    for k in range(n - 2, -1, -1):  # at least k steps
+        out[k] = min(out[k], out[k + 1])
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def split_two(a: Floats, b: Floats) -> float:
+    """min over i + j = G of a[i] + b[j]."""
+    n = len(a)
+    best = np.inf
+    for i in range(n):
+        best = min(best, a[i] + b[n - 1 - i])
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def coarse_lower(f: Floats, unit: int) -> Floats:
+    """Cell values from below: cell k holds steps (k-1)*unit+1 .. k*unit, and costs at least its first."""
+    cells = (len(f) - 1) // unit
+    out = np.empty(cells + 1)
+    out[0] = f[0]
+    for k in range(1, cells + 1):
+        out[k] = f[(k - 1) * unit + 1]
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def split_three(a: Floats, b: Floats, c: Floats, unit: int) -> float:
+    """min over i + j + k = G of a[i] + b[j] + c[k], exact: cells from below first, those that could win step by step."""
+    size = len(a) - 1
+    cells = size // unit
+    la, lb = coarse_lower(a, unit), coarse_lower(b, unit)
+    best = np.inf
+    for i in range(cells + 1):  # splits at whole cells, from above
+        for j in range(cells + 1 - i):
+            value = a[i * unit] + b[j * unit] + c[size - (i + j) * unit]
+            best = min(best, value)
+    for i in range(cells + 1):
+        if la[i] >= best:
+            break
+        for j in range(cells + 1 - i):
+            if la[i] + lb[j] >= best:
+                break
+            # i and j cells hold at most (i + j) * unit steps, so the third needs at least the rest.
+            if la[i] + lb[j] + c[size - (i + j) * unit] >= best:
+                continue
+            low_i, low_j = (0 if i == 0 else (i - 1) * unit + 1), (0 if j == 0 else (j - 1) * unit + 1)
+            for x in range(low_i, i * unit + 1):
+                if x < i * unit and a[x + 1] == a[x]:
+                    continue
+                for y in range(low_j, j * unit + 1):
+                    rest = size - x - y
+                    value = a[x] + b[y] + c[max(rest, 0)]
+                    best = min(best, value)
+    return best
+
+
+@numba.njit(cache=True, nogil=True)
+def join_regions(present: Floats, regions: int, wanted: int) -> tuple[Floats, Ints, Ints]:
+    """Least cost of at least k cells from all regions together, with a region counted when something runs there.
+
+    ``present[r, k]``: cost of k cells in region r with an instance of every phase (k = 0 included). Returns
+    h[r, j, k] after regions 0..r-1 with j (at most ``wanted``) counted, the cells taken in region r (-1: absent) and the
+    state j * cells + k they were taken from.
+    """
+    cells = present.shape[1]
+    h = np.full((regions + 1, wanted + 1, cells), np.inf)
+    taken = np.full((regions, wanted + 1, cells), -1, dtype=np.int64)
+    source = np.zeros((regions, wanted + 1, cells), dtype=np.int64)
+    h[0, 0, 0] = 0.0
+    for r in range(regions):
+        for j in range(wanted + 1):
+            for k in range(cells):
+                if h[r, j, k] < h[r + 1, j, k]:
+                    h[r + 1, j, k] = h[r, j, k]
+                    taken[r, j, k] = -1
+                    source[r, j, k] = j * cells + k
+            to = min(j + 1, wanted)
+            for k in range(cells):
+                base = h[r, j, k]
+                if not np.isfinite(base):
+                    continue
+                for x in range(cells):
+                    if x > 0 and x + 1 < cells and present[r, x + 1] == present[r, x]:
+                        continue
+                    reach = min(k + x, cells - 1)
+                    value = base + present[r, x]
+                    if value < h[r + 1, to, reach]:
+                        h[r + 1, to, reach] = value
+                        taken[r, to, reach] = x
+                        source[r, to, reach] = j * cells + k
+    return h, taken, source
+
+
+@numba.njit(cache=True, nogil=True)
+def best_with_item(rest: Floats, f: Floats) -> Floats:
+    """m[t] = min over g of rest[g] + f[max(g - t, 0)]: least cost of all else when one item gives t steps already."""
+    n = len(f)
+    out = np.full(n, np.inf)
+    for t in range(n):
+        best = np.inf
+        for g in range(n):
+            value = rest[g] + (f[g - t] if g > t else 0.0)
+            best = min(best, value)
+        out[t] = best
+    return out

@@ -1,0 +1,94 @@
+"""The master LP: one cover per model, joined by the supply. Its duals price nodes for the next covers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import highspy
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.allocation.columns import Columns
+from tasks.allocation.covers.pricing import Cover, cover_cost, cover_use
+from tasks.allocation.highs import QuietHighs
+from tasks.allocation.types import AllocationProblem, SolveLimits
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Duals:
+    """Prices of the coupling rows: ``supply`` [region, configuration] USD/h per node, ``budget`` per USD/h, ``model``."""
+
+    supply: Floats
+    budget: float
+    model: Floats
+
+
+class Master:
+    """Notation: x_j >= 0 share of cover j of model m, z_m >= 0 share of m not served, at a price above any plan's.
+
+    min sum cost_j x_j + M z_m;  sum_j in m x_j + z_m >= 1;  sum U_jrc x_j <= A_rc;  sum rent_j x_j <= B.
+    """
+
+    def __init__(self, problem: AllocationProblem, columns: Columns, models: int, limits: SolveLimits) -> None:
+        self._problem, self._columns = problem, columns
+        self._lp = QuietHighs()
+        for name, value in (("threads", limits.threads), ("random_seed", limits.seed)):
+            self._lp.setOptionValue(name, value)
+        self.covers: list[tuple[int, Cover]] = []
+        self.costs: list[float] = []
+        self.rents: list[float] = []
+        self.uses: list[NDArray[np.int64]] = []
+        self._seen: set[bytes] = set()
+        infinity = highspy.kHighsInf
+        self.penalty = no_plan_costs_more(problem) + 1.0
+        empty_index, empty_value = np.zeros(0, dtype=np.int32), np.zeros(0)
+        for a in problem.capacity_nodes.ravel():
+            self._lp.addRow(-infinity, float(a), 0, empty_index, empty_value)
+        budget = problem.budget_usd_per_h
+        self._lp.addRow(-infinity, infinity if budget is None else budget, 0, empty_index, empty_value)
+        self._first_model_row = problem.capacity_nodes.size + 1
+        for m in range(models):
+            self._lp.addRow(1.0, infinity, 0, empty_index, empty_value)
+            row = np.array([self._first_model_row + m], dtype=np.int32)
+            self._lp.addCol(self.penalty, 0.0, infinity, 1, row, np.ones(1))
+        self._models = models
+
+    def add(self, m: int, cover: Cover) -> bool:
+        """Add a cover of model ``m``; False if it is there already."""
+        key = m.to_bytes(4, "little") + cover.columns.tobytes() + cover.instances.tobytes()
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        use = cover_use(self._columns, cover, self._problem.capacity_nodes.shape)
+        rent, cost = cover_cost(self._columns, cover, self._problem.init_share)
+        flat = use.ravel()
+        rows = np.flatnonzero(flat)
+        index = np.concatenate([rows, [self._first_model_row - 1, self._first_model_row + m]]).astype(np.int32)
+        value = np.concatenate([flat[rows].astype(np.float64), [rent, 1.0]])
+        self._lp.addCol(cost, 0.0, highspy.kHighsInf, len(index), index, value)
+        self.covers.append((m, cover))
+        self.costs.append(cost)
+        self.rents.append(rent)
+        self.uses.append(use)
+        return True
+
+    def solve(self) -> tuple[float, Duals, Floats]:
+        """Objective, duals and the share of every cover. Raises RuntimeError if the LP does not solve (it always can)."""
+        self._lp.run()
+        status = self._lp.getModelStatus()
+        if status != highspy.HighsModelStatus.kOptimal:
+            raise RuntimeError(f"the master LP ended with {status.name}")
+        solution = self._lp.getSolution()
+        dual = np.asarray(solution.row_dual, dtype=np.float64)
+        supply = np.maximum(-dual[: self._first_model_row - 1], 0.0).reshape(self._problem.capacity_nodes.shape)
+        duals = Duals(supply, max(-float(dual[self._first_model_row - 1]), 0.0), dual[self._first_model_row :])
+        shares = np.asarray(solution.col_value, dtype=np.float64)[self._models :]
+        return float(self._lp.getInfo().objective_function_value), duals, shares
+
+
+def no_plan_costs_more(problem: AllocationProblem) -> float:
+    """USD/h of every node there is, started anew: no plan can cost more."""
+    price = np.nan_to_num(problem.price_usd_per_h)
+    return float((price * problem.capacity_nodes).sum() * (1 + problem.init_share))
