@@ -9,6 +9,7 @@ from typing import TypeVar
 
 TARGET_TASK_S = 20.0
 MAX_TASKS = 200
+MIN_TASK_S = 1.0
 _TASKS_PER_SLOT = 4
 
 Item = TypeVar("Item")
@@ -24,10 +25,11 @@ def batch_by_work(
 ) -> list[tuple[Item, ...]]:
     """Split ``items`` into batches of about equal estimated work, the heaviest batch first.
 
-    ``work_s`` is the estimated work of each item in seconds. As many batches as bring each to ``target_s``, but enough
-    for every one of ``slots`` parallel slots to have several (so that they end together), never more than
-    ``max_batches`` or than there are items. Longest item first into the lightest batch: deterministic, and no batch
-    exceeds the mean by more than one item. Raises ValueError for work that is negative or no number.
+    ``work_s`` is the estimated work of each item in seconds. As many batches as bring each to ``target_s``; below that
+    enough for each of ``slots`` parallel slots to have several (so that they end together), as long as a batch keeps
+    ``MIN_TASK_S``; never more than ``max_batches`` or than there are items. Longest item first into the lightest batch:
+    deterministic, and no batch exceeds the mean by more than one item. Raises ValueError for work that is negative or
+    no number.
     """
     if len(items) != len(work_s):
         raise ValueError(f"{len(items)} items but {len(work_s)} estimates")
@@ -35,7 +37,8 @@ def batch_by_work(
         raise ValueError("estimated work must be finite and not negative")
     if not items:
         return []
-    wanted = max(math.ceil(sum(work_s) / target_s), _TASKS_PER_SLOT * slots)
+    total_s = sum(work_s)
+    wanted = max(math.ceil(total_s / target_s), min(_TASKS_PER_SLOT * slots, int(total_s / MIN_TASK_S)))
     count = max(1, min(wanted, max_batches, len(items)))
     batches: list[list[int]] = [[] for _ in range(count)]
     loads = [(0.0, 0, batch) for batch in range(count)]

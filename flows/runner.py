@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from catalogs.errors import CoralError
-from flows.server import configured_api_url
+from flows.server import LOOPBACK, configured_api_url
 
 if TYPE_CHECKING:
     from prefect_dask import DaskTaskRunner
@@ -37,15 +37,18 @@ def task_runner(dask_address: str | None, threads: int) -> DaskTaskRunner:
     """A runner on the scheduler at ``dask_address``, or (None) on ``threads`` threads of this process."""
     from prefect_dask import DaskTaskRunner
 
+    # Its loggers report every connection; what matters of it arrives as an exception.
+    logging.getLogger("distributed").setLevel(logging.CRITICAL)
     if dask_address is not None:
         return DaskTaskRunner(address=dask_address)
     return DaskTaskRunner(
         cluster_kwargs={
-            # Threads and in-process messages: nothing listens on any network address.
+            # Threads and in-process messages. Dask opens two HTTP ports all the same, by default to the outside.
             "processes": False,
             "n_workers": 1,
             "threads_per_worker": threads,
-            "dashboard_address": None,
+            "dashboard_address": f"{LOOPBACK}:0",
+            "worker_dashboard_address": f"{LOOPBACK}:0",
             # Dask would pause or restart a worker by this process' memory, of which tasks are only a part.
             "memory_limit": 0,
             "silence_logs": logging.CRITICAL,

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -71,22 +71,25 @@ def client_env(api_url: str, home: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def api_server(lake_root: Path) -> Iterator[str]:
+def api_server(lake_root: Path, preload: Callable[[], object] | None = None) -> Iterator[str]:
     """The URL of a Prefect API for the time of the block: the configured one, else an own server under ``lake_root``.
 
     The process' environment (and prefect's settings, if it is imported already) point to it inside the block, so that
-    flows, tasks in threads and workers that inherit the environment all see it. Raises CoralError when the own server
-    does not start.
+    flows, tasks in threads and workers that inherit the environment all see it. ``preload`` is called while the own
+    server starts, with the environment set: the place to import prefect. Raises CoralError when the server does not
+    start.
     """
     configured = configured_api_url()
     if configured is not None:
         with prefect_environment({key: value for key, value in PRIVATE_ENV.items() if key not in os.environ}):
+            if preload is not None:
+                preload()
             yield configured
         return
-    with ApiServer(lake_root) as server:
-        url = server.wait_ready()
-        with prefect_environment(client_env(url, server.home)):
-            yield url
+    with ApiServer(lake_root) as server, prefect_environment(client_env(server.url, server.home)):
+        if preload is not None:
+            preload()
+        yield server.wait_ready()
 
 
 class ApiServer:

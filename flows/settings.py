@@ -59,7 +59,7 @@ class BuildSettings:
 
     ``scenario`` is the name of a shipped scenario or a path. ``mode`` (``cycle`` or ``paper``) overrides the scenario's.
     ``solver`` is ``exact`` or ``ilp``. ``dask_address`` None = ``threads`` threads of this process. ``sample_n``
-    combinations are solved again by the ILP. ``force`` solves finished shards again as well.
+    combinations are solved again by the ILP, as many as ``sample_time_s`` allow. ``force`` solves finished shards again as well.
     """
 
     scenario: str | Path
@@ -69,6 +69,7 @@ class BuildSettings:
     dask_address: str | None = None
     threads: int = field(default_factory=lambda: max(1, min(os.cpu_count() or 1, 8)))
     sample_n: int = 24
+    sample_time_s: float = 15.0
     force: bool = False
 
 
@@ -89,10 +90,13 @@ class WorkloadCounts:
 class BuildResult:
     """The library now in the lake. ``is_new`` False = it was registered already and nothing was done.
 
+    ``library_hash`` is a hash of its content, equal whoever computed it, in whatever order.
+
     ``solve_s`` is the time spent solving summed over threads, ``shards_skipped`` how many shards were done before.
     """
 
     library_id: str
+    library_hash: str
     profile_set_id: str
     is_new: bool
     combinations: int

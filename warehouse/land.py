@@ -13,6 +13,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -30,6 +31,7 @@ _FILTER = b"coral.filter_id"
 _ID = re.compile(r"^[A-Za-z0-9_.]+$")
 _NAME_HASH_DIGITS = 16
 _ROW_GROUP_ROWS = 122_880
+_UNIQUE = frozenset({"template_id", "combination_id"})  # a dictionary of these makes files larger and slower
 DAMAGED_FOLDER = "damaged"
 
 
@@ -45,12 +47,13 @@ def write_shard(
     *,
     kind: ShardKind = ShardKind.TEMPLATES,
     workload_id: str = "",
+    filter_id: str = "",
 ) -> LandedShard:
     """Write ``table`` as the file of ``shard_id`` and return its path relative to ``root``, hash and row count.
 
-    ``table`` must have the kind's columns and types (order is free); all rows belong to one workload, which must be
-    given for a table without rows. A profile table comes without ``profile_id``: the shard's id fills it. Raises
-    ValueError for a table of another form, LakeError when the disk is full.
+    ``table`` must have the kind's columns and types (order is free); all rows belong to one workload (and a frontier's
+    to one filter), which must be given for a table without rows. A profile table comes without ``profile_id``: the
+    shard's id fills it. Raises ValueError for a table of another form, LakeError when the disk is full.
     """
     if not _ID.match(shard_id):
         raise ValueError(f"{shard_id!r} is not a shard id")
@@ -60,7 +63,10 @@ def write_shard(
         raise ValueError(f"shard {shard_id}: rows of workload {workload!r}, expected {workload_id!r}")
     metadata = {_WORKLOAD: workload.encode()}
     if kind is ShardKind.FRONTIER:
-        metadata[_FILTER] = _single(conformed, "filter_id").encode()
+        filter_id = _single(conformed, "filter_id") or filter_id
+        if not filter_id:
+            raise ValueError(f"frontier {shard_id} has no rows: give its filter_id")
+        metadata[_FILTER] = filter_id.encode()
     folder = shard_folder(root, kind)
     base = Path(root).expanduser().resolve()
     with disk_errors(base):
@@ -75,7 +81,6 @@ def write_shard(
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-    filter_id = metadata.get(_FILTER, b"").decode()
     return LandedShard(shard_id, workload, str(final.relative_to(base)), sha256, conformed.num_rows, kind, filter_id)
 
 
@@ -91,6 +96,22 @@ def find_shard(
             return landed
         _set_aside(path)
     return None
+
+
+def read_landed(
+    root: str | os.PathLike[str], files: Sequence[LandedShard], columns: Sequence[str] | None = None
+) -> pa.Table:
+    """The rows of landed files of one kind, in the order of the files, as written (a profile without its id column).
+
+    ``files`` must not be empty. Raises LakeError when a file is gone.
+    """
+    base = Path(root).expanduser().resolve()
+    kept = list(columns) if columns else [name for name in FILE_SCHEMAS[files[0].kind].names if name != "profile_id"]
+    try:
+        with disk_errors(base):
+            return pa.concat_tables([pq.read_table(base / file.path, columns=kept) for file in files])
+    except FileNotFoundError as error:
+        raise LakeError(f"a landed file is gone: {error}", remedy="run `coral build` again") from error
 
 
 def remove_temporaries(root: str | os.PathLike[str], *, max_age_s: float = 86_400.0) -> list[str]:
@@ -202,7 +223,7 @@ def _write_parquet(table: pa.Table, metadata: dict[bytes, bytes], path: Path) ->
             version="2.6",
             compression="zstd",
             compression_level=3,
-            use_dictionary=True,
+            use_dictionary=[column for column in _leaves(table.schema) if column not in _UNIQUE],
             write_statistics=True,
             store_schema=False,
         ) as writer:
@@ -210,6 +231,19 @@ def _write_parquet(table: pa.Table, metadata: dict[bytes, bytes], path: Path) ->
             writer.add_key_value_metadata(metadata)
         file.flush()
         os.fsync(file.fileno())
+
+
+def _leaves(schema: pa.Schema) -> list[str]:
+    """Parquet's names of the columns' leaves: ``stages.list.element.members.list.element.tp``."""
+
+    def below(name: str, type_: pa.DataType) -> list[str]:
+        if pa.types.is_list(type_):
+            return below(f"{name}.list.element", type_.value_type)
+        if pa.types.is_struct(type_):
+            return [leaf for f in type_ for leaf in below(f"{name}.{f.name}", f.type)]
+        return [name]
+
+    return [leaf for f in schema for leaf in below(f.name, f.type)]
 
 
 def _sync_folder(folder: Path) -> None:

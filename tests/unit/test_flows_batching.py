@@ -40,6 +40,12 @@ def test_a_small_build_still_fills_every_slot_several_times() -> None:
     assert [len(batch) for batch in batch_by_work(range(80), [0.1] * 80, slots=2)] == [10] * 8
 
 
+def test_no_task_is_made_for_less_than_a_second_of_work() -> None:
+    # 2.5 s in all: eight tasks would be 0.3 s each; two are made.
+    assert [len(batch) for batch in batch_by_work(range(50), [0.05] * 50, slots=2)] == [25, 25]
+    assert len(batch_by_work(range(50), [0.0] * 50, slots=2)) == 1
+
+
 def test_never_more_than_200_tasks() -> None:
     assert len(batch_by_work(range(10_000), [20.0] * 10_000, slots=64)) == 200
 

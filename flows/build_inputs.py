@@ -1,0 +1,148 @@
+"""What a build is computed from, and the names that follow: profile keys, profile set, library.
+
+Names are hashes of content, so the same inputs find the same files, whoever computed them and when.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from catalogs.ids import short_hash
+from catalogs.scenario import LoadedScenario, load_scenario
+from catalogs.types import Efficiency, Gpu, NodeConfig, Workload
+from flows.runner import code_hash
+from flows.settings import BuildSettings
+
+_KEY_FOLDER = "keys"
+
+
+@dataclass(frozen=True)
+class WorkloadInputs:
+    """One workload of a build. ``sold_sets`` are the node configurations each of the model's regions sells."""
+
+    workload: Workload
+    sold_sets: tuple[tuple[str, ...], ...]
+
+    @property
+    def workload_id(self) -> str:
+        """The workload's id."""
+        return self.workload.workload_id
+
+
+@dataclass(frozen=True)
+class BuildInputs:
+    """The resolved inputs of a build; ``workloads`` sorted by id. ``library_key`` names whose current library it makes."""
+
+    loaded: LoadedScenario
+    workloads: tuple[WorkloadInputs, ...]
+    node_configs: tuple[NodeConfig, ...]
+    gpus: Mapping[str, Gpu]
+    efficiencies: Mapping[str, Efficiency]
+    mode: str
+    n_max: int
+    rho: float
+    solver: str
+    library_key: str
+
+    def profile_key(self, item: WorkloadInputs) -> str:
+        """Hash of all that the profile table of ``item`` is computed from, our profiling code included."""
+        return short_hash(
+            {
+                "workload": _plain(asdict(item.workload)),
+                "node_configs": [_plain(asdict(config)) for config in self.node_configs],
+                "gpus": {name: _plain(asdict(gpu)) for name, gpu in self.gpus.items()},
+                "efficiencies": {name: _plain(asdict(factors)) for name, factors in self.efficiencies.items()},
+                "mode": self.mode,
+                "max_stages": self.n_max,
+                "code": _profiling_code(),
+            }
+        )
+
+    def library_id(self, profile_set_id: str, solver_version: str) -> str:
+        """Id of the library these inputs and profiles lead to. What regions sell whole decides which combinations exist."""
+        return short_hash(
+            {
+                "profile_set_id": profile_set_id,
+                "n_max": self.n_max,
+                "rho": self.rho,
+                "mode": self.mode,
+                "solver_version": solver_version,
+                "configurations": {item.workload_id: item.sold_sets for item in self.workloads},
+            }
+        )
+
+
+def resolve_inputs(settings: BuildSettings, loaded: LoadedScenario | None = None) -> BuildInputs:
+    """Load the scenario (unless given) and resolve what its library is computed from. Raises the catalogs' errors."""
+    loaded = load_scenario(settings.scenario) if loaded is None else loaded
+    library = loaded.scenario.library
+    mode = settings.mode or library.mode
+    configs = tuple(sorted(loaded.node_configs.values(), key=lambda config: config.node_config))
+    names = {config.gpu for config in configs}
+    return BuildInputs(
+        loaded=loaded,
+        workloads=_workloads(loaded),
+        node_configs=configs,
+        gpus={name: loaded.catalog.gpus[name] for name in sorted(names)},
+        efficiencies={name: factors for name, factors in sorted(loaded.catalog.efficiencies.items()) if name in names},
+        mode=mode,
+        n_max=library.n_max,
+        rho=library.rho,
+        solver=settings.solver,
+        library_key=library_key(loaded, mode),
+    )
+
+
+def library_key(loaded: LoadedScenario, mode: str | None = None) -> str:
+    """Whose current library a build makes: the scenario's own, or that of the scenario in another mode."""
+    scenario = loaded.scenario
+    return scenario.id if mode in (None, scenario.library.mode) else f"{scenario.id}@{mode}"
+
+
+def known_profile(lake_root: Path, key: str) -> str | None:
+    """The id of the profile table once computed from the inputs with hash ``key``, or None."""
+    try:
+        return (lake_root / _KEY_FOLDER / key).read_text().strip() or None
+    except FileNotFoundError:
+        return None
+
+
+def remember_profile(lake_root: Path, key: str, profile_id: str) -> None:
+    """Record that the inputs with hash ``key`` give the profile table ``profile_id``; whole or not at all."""
+    folder = lake_root / _KEY_FOLDER
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f"{key}.{os.getpid()}.tmp"
+    temporary.write_text(profile_id)
+    temporary.replace(folder / key)
+
+
+def _workloads(loaded: LoadedScenario) -> tuple[WorkloadInputs, ...]:
+    """Each distinct workload once, with what the regions of all models that use it sell."""
+    by_id = {workload.workload_id: workload for workload in loaded.workloads}
+    regions: dict[str, set[str]] = {workload_id: set() for workload_id in by_id}
+    for demand in loaded.model_demands:
+        for workload_id in demand.workload_ids:
+            regions[workload_id].update(demand.regions)
+    items = []
+    for workload_id, workload in sorted(by_id.items()):
+        sold = {frozenset(loaded.sold_sets.get(region, ())) for region in regions[workload_id]}
+        # A region that sells part of what another one sells adds no combination, so it must not change the library's id.
+        largest = [tuple(sorted(some)) for some in sold if some and not any(some < other for other in sold)]
+        items.append(WorkloadInputs(workload, tuple(sorted(largest))))
+    return tuple(items)
+
+
+@functools.cache
+def _profiling_code() -> str:
+    return code_hash(("tasks.profiling",))
+
+
+def _plain(value: Any) -> Any:
+    """``value`` as JSON knows it; dates as text."""
+    return json.loads(json.dumps(value, default=str, allow_nan=False))

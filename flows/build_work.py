@@ -1,0 +1,227 @@
+"""The work of a build, task by task: files of the lake in, files of the lake out. No Prefect here.
+
+Every function may run in a thread of the command or on a worker elsewhere, may be repeated, and finds what was
+finished before. What it is given is small: names of files, not their content.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from catalogs.ids import short_hash
+from catalogs.types import Efficiency, Gpu, NodeConfig, Workload
+from flows.build_inputs import known_profile, remember_profile
+from warehouse.land import content_hash, find_shard, read_landed, write_shard
+from warehouse.records import LandedShard, ShardKind
+
+if TYPE_CHECKING:
+    from tasks.templates.shards import ShardSpec
+
+FRONTIER_FILTER = "all"
+FRONTIER_VERSION = "1"
+# Shards of one workload are solved together until they are worth this much: reading its profiles costs about 0.1 s.
+_CHUNK_S = 2.0
+
+STOP = threading.Event()
+"""Set in the command's own process when it gives up: tasks in its threads then end between two files."""
+
+
+class StoppedError(Exception):
+    """A task ended early because the command gave up."""
+
+
+@dataclass(frozen=True)
+class ProfileJob:
+    """Profile one workload. ``key`` is the hash of all that follows."""
+
+    lake_root: Path
+    key: str
+    workload: Workload
+    node_configs: tuple[NodeConfig, ...]
+    gpus: Mapping[str, Gpu]
+    efficiencies: Mapping[str, Efficiency]
+    mode: str
+    max_stages: int
+
+
+@dataclass(frozen=True)
+class SolveJob:
+    """Solve ``shards`` (of any workloads); ``profiles`` holds the profile file of each workload."""
+
+    lake_root: Path
+    shards: tuple[ShardSpec, ...]
+    profiles: Mapping[str, LandedShard]
+    force: bool = False
+
+
+@dataclass(frozen=True)
+class SolvedShards:
+    """Files of a solve job, with the seconds spent per workload."""
+
+    files: tuple[LandedShard, ...]
+    seconds: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class FrontierJob:
+    """Find the frontier of one workload. ``price_usd_per_h``: per region, per node configuration sold there."""
+
+    lake_root: Path
+    workload_id: str
+    shards: tuple[LandedShard, ...]
+    price_usd_per_h: Mapping[str, Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class FrontierFile:
+    """A frontier's file and the template of most tokens per USD on it (in words)."""
+
+    file: LandedShard
+    best_template: str
+
+
+def profile(job: ProfileJob) -> LandedShard:
+    """The profile file of a workload: the one its inputs gave before, else computed now. Its id is a hash of its rows."""
+    known = known_profile(job.lake_root, job.key)
+    found = find_shard(job.lake_root, known, kind=ShardKind.PROFILES) if known else None
+    if found is not None:
+        return found
+    _stop_if_asked()
+    from tasks.profiling.profile import profile_workload
+
+    table = profile_workload(
+        job.workload, job.node_configs, job.gpus, job.efficiencies, mode=job.mode, max_stages=job.max_stages
+    )
+    file = write_shard(
+        job.lake_root, table, content_hash(table), kind=ShardKind.PROFILES, workload_id=job.workload.workload_id
+    )
+    remember_profile(job.lake_root, job.key, file.shard_id)
+    return file
+
+
+def solve(job: SolveJob) -> SolvedShards:
+    """Solve and land the job's shards that have no file yet."""
+    from tasks.templates.shards import solve_shards
+
+    files: list[LandedShard] = []
+    seconds: dict[str, float] = {}
+    for workload_id, chunk in _chunks(job.shards):
+        missing = []
+        for spec in chunk:
+            found = None if job.force else find_shard(job.lake_root, spec.shard_id)
+            if found is None:
+                missing.append(spec)
+            else:
+                files.append(found)
+        if not missing:
+            continue
+        _stop_if_asked()
+        started = time.perf_counter()
+        tables = solve_shards(missing, read_landed(job.lake_root, [job.profiles[workload_id]]))
+        seconds[workload_id] = seconds.get(workload_id, 0.0) + time.perf_counter() - started
+        for spec, table in zip(missing, tables, strict=True):
+            files.append(write_shard(job.lake_root, table, spec.shard_id, workload_id=workload_id))
+    return SolvedShards(tuple(files), seconds)
+
+
+def frontier(job: FrontierJob) -> FrontierFile:
+    """Find and land the frontier of a workload's templates: those that no packing of smaller ones replaces."""
+    from tasks.templates.frontier import frontier_mask
+
+    _stop_if_asked()
+    columns = ["template_id", "combination_id", "throughput_mtok_per_s", "nodes"]
+    templates = read_landed(job.lake_root, job.shards, columns)
+    configs, counts = node_counts(templates)
+    rates = templates["throughput_mtok_per_s"].to_numpy()
+    kept = frontier_mask(counts, rates)
+    best = _best_template(templates, configs, counts, job.price_usd_per_h)
+    frontier_id = short_hash([FRONTIER_VERSION, FRONTIER_FILTER, sorted(shard.shard_id for shard in job.shards)])
+    found = find_shard(job.lake_root, frontier_id, kind=ShardKind.FRONTIER)
+    if found is None:
+        ids = templates["template_id"].combine_chunks().filter(pa.array(kept))
+        found = write_shard(
+            job.lake_root,
+            _frontier_table(frontier_id, job.workload_id, ids),
+            frontier_id,
+            kind=ShardKind.FRONTIER,
+            workload_id=job.workload_id,
+            filter_id=FRONTIER_FILTER,
+        )
+    return FrontierFile(found, best)
+
+
+def node_counts(templates: pa.Table) -> tuple[tuple[str, ...], np.ndarray[Any, np.dtype[np.int8]]]:
+    """Node configurations (sorted) of a template table and each row's counts of them: int8 [N, K]."""
+    nodes = templates["nodes"].combine_chunks()
+    flat = nodes.flatten()
+    encoded = flat.field("node_config").dictionary_encode()
+    names = encoded.dictionary.to_pylist()
+    order = sorted(range(len(names)), key=names.__getitem__)
+    column = np.argsort(np.array(order, np.int64)) if order else np.zeros(0, np.int64)
+    rows = np.repeat(np.arange(len(nodes)), nodes.value_lengths().to_numpy(zero_copy_only=False))
+    counts = np.zeros((len(nodes), len(names)), np.int8)
+    counts[rows, column[encoded.indices.to_numpy(zero_copy_only=False)]] = flat.field("nodes").to_numpy(
+        zero_copy_only=False
+    )
+    return tuple(names[i] for i in order), counts
+
+
+def _frontier_table(frontier_id: str, workload_id: str, template_ids: pa.Array) -> pa.Table:
+    def same(value: str) -> pa.Array:
+        return pa.repeat(pa.scalar(value, pa.string()), len(template_ids))
+
+    return pa.table(
+        {
+            "frontier_id": same(frontier_id),
+            "filter_id": same(FRONTIER_FILTER),
+            "workload_id": same(workload_id),
+            "template_id": template_ids.cast(pa.string()),
+        }
+    )
+
+
+def _best_template(
+    templates: pa.Table,
+    configs: Sequence[str],
+    counts: np.ndarray[Any, np.dtype[np.int8]],
+    price_usd_per_h: Mapping[str, Mapping[str, float]],
+) -> str:
+    """The template of most tokens per USD over all regions, in words; '' where none is sold whole anywhere."""
+    tok_per_h = templates["throughput_mtok_per_s"].to_numpy() * 3.6
+    best, text = 0.0, ""
+    for region, prices in sorted(price_usd_per_h.items()):
+        price = np.array([prices.get(config, np.inf) for config in configs])
+        cost = np.where(counts > 0, counts * np.where(counts > 0, price, 0.0), 0.0).sum(axis=1)
+        per_usd = np.where(cost > 0, tok_per_h / cost, 0.0)
+        row = int(per_usd.argmax()) if len(per_usd) else 0
+        if len(per_usd) and per_usd[row] > best:
+            best = float(per_usd[row])
+            combination = templates["combination_id"][row].as_py()
+            text = f"{combination} in {region}: {1e6 / best:.3f} USD per million tokens"
+    return text
+
+
+def _chunks(shards: Sequence[ShardSpec]) -> list[tuple[str, list[ShardSpec]]]:
+    """Shards by workload, in order, in chunks of about ``_CHUNK_S`` of work: what is lost when a task is killed."""
+    chunks: list[tuple[str, list[ShardSpec]]] = []
+    work_s = 0.0
+    for spec in sorted(shards, key=lambda spec: spec.workload_id):
+        if not chunks or chunks[-1][0] != spec.workload_id or work_s + spec.work_s > _CHUNK_S:
+            chunks.append((spec.workload_id, []))
+            work_s = 0.0
+        chunks[-1][1].append(spec)
+        work_s += spec.work_s
+    return chunks
+
+
+def _stop_if_asked() -> None:
+    if STOP.is_set():
+        raise StoppedError
