@@ -13,6 +13,7 @@ import duckdb
 from catalogs.errors import LakeError
 from catalogs.ids import short_hash
 from warehouse.connect import Lake, sql_text
+from warehouse.frontier import copy_slim
 from warehouse.land import verify
 from warehouse.plans import decision_hash, log_rejects, log_run, publish_plan, set_plan_state
 from warehouse.records import BuildRecord, LandedShard, LibraryRecord, ReferenceInputs, ShardKind, utc_now
@@ -148,6 +149,8 @@ def _register_files(
             row |= {"filter_id": shard.filter_id} if kind is ShardKind.FRONTIER else {}
             new_rows.append(row)
     insert(connection, mapping, new_rows)
+    if kind is ShardKind.FRONTIER:
+        copy_slim(connection, [shard.shard_id for shard in files if shard.shard_id not in registered])
 
 
 def _add_file(connection: duckdb.DuckDBPyConnection, lake: Lake, kind: ShardKind, shard: LandedShard) -> None:
@@ -177,6 +180,21 @@ def _insert_library(connection: duckdb.DuckDBPyConnection, library: LibraryRecor
                 "built_at": utc_now(),
             }
         ],
+    )
+    _insert_quantiles(connection, library.library_id)
+
+
+def _insert_quantiles(connection: duckdb.DuckDBPyConnection, library_id: str) -> None:
+    """The rate distribution of a new library: percentiles 0..100 per workload, homogeneous and mixed."""
+    connection.execute(
+        """
+        INSERT INTO main.rate_quantiles BY NAME
+        SELECT library_id, workload_id, is_mixed, unnest(range(101))::INTEGER AS percentile,
+            unnest(quantile_cont(throughput_tok_per_s, list_transform(range(101), p -> p / 100))) AS throughput_tok_per_s,
+            count(*) AS templates
+        FROM (FROM main.templates SELECT *, contains(combination_id, '+') AS is_mixed WHERE library_id = ?)
+        GROUP BY library_id, workload_id, is_mixed""",
+        [library_id],
     )
 
 

@@ -74,27 +74,42 @@ def library_templates(lake: Lake, library_id: str, workload_id: str) -> pa.Table
 def frontier_templates(lake: Lake, library_id: str, workload_id: str, filter_id: str) -> pa.Table:
     """Templates on the frontier of a workload under a filter, slim (no stages), fastest first.
 
-    Raises LakeError when no such frontier was registered: an empty table means that one was, and nothing survives.
+    ``counts`` holds the nodes per configuration, in the order :func:`frontier_node_configs` gives. Raises LakeError
+    when no such frontier was registered: an empty table means that one was, and nothing survives.
     """
-    known = _rows(
-        lake,
-        "SELECT DISTINCT filter_id FROM main.frontiers WHERE library_id = ? AND workload_id = ? ORDER BY 1",
-        [library_id, workload_id],
-    )
-    if (filter_id,) not in known:
-        have = ", ".join(name for (name,) in known) or "none"
-        raise LakeError(
-            f"library {library_id} has no frontier {filter_id!r} of workload {workload_id} (it has: {have})",
-            remedy="build the library with this filter",
-        )
     return _arrow(
         lake,
-        f"""SELECT {_SLIM} FROM main.templates
-        WHERE library_id = ? AND workload_id = ? AND template_id IN (
-            SELECT template_id FROM main.template_frontier WHERE library_id = ? AND workload_id = ? AND filter_id = ?)
+        f"""SELECT {_SLIM}, counts FROM main.frontier_slim WHERE frontier_id = ?
         ORDER BY throughput_mtok_per_s DESC, template_id""",  # noqa: S608 - a constant
-        [library_id, workload_id, library_id, workload_id, filter_id],
+        [_frontier_id(lake, library_id, workload_id, filter_id)],
     )
+
+
+def frontier_node_configs(lake: Lake, library_id: str, workload_id: str, filter_id: str) -> list[str]:
+    """Node configurations in the order of ``counts`` of :func:`frontier_templates`."""
+    rows = _rows(
+        lake,
+        "SELECT node_config FROM main.frontier_configs WHERE frontier_id = ? ORDER BY position",
+        [_frontier_id(lake, library_id, workload_id, filter_id)],
+    )
+    return [name for (name,) in rows]
+
+
+def _frontier_id(lake: Lake, library_id: str, workload_id: str, filter_id: str) -> str:
+    known = dict(
+        _rows(
+            lake,
+            "SELECT filter_id, frontier_id FROM main.frontiers WHERE library_id = ? AND workload_id = ?",
+            [library_id, workload_id],
+        )
+    )
+    if filter_id not in known:
+        raise LakeError(
+            f"library {library_id} has no frontier {filter_id!r} of workload {workload_id} "
+            f"(it has: {', '.join(sorted(known)) or 'none'})",
+            remedy="build the library with this filter",
+        )
+    return str(known[filter_id])
 
 
 def templates_by_id(lake: Lake, template_ids: Sequence[str]) -> pa.Table:

@@ -35,8 +35,16 @@ def to_arrow(table: Table, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 def insert(connection: duckdb.DuckDBPyConnection, table_name: str, rows: Iterable[Mapping[str, Any]]) -> int:
     """Append ``rows`` to a table inside the caller's transaction; returns how many."""
+    return insert_arrow(connection, table_name, to_arrow(TABLES[table_name], list(rows)))
+
+
+def insert_arrow(connection: duckdb.DuckDBPyConnection, table_name: str, arrow: pa.Table) -> int:
+    """Append an Arrow table with the table's columns inside the caller's transaction; returns how many rows."""
     table = TABLES[table_name]
-    arrow = to_arrow(table, list(rows))
+    if set(arrow.column_names) != set(table.arrow_schema().names):
+        raise ValueError(
+            f"{table_name}: {sorted(set(arrow.column_names) ^ set(table.arrow_schema().names))} missing or unknown"
+        )
     if arrow.num_rows == 0:
         return 0
     connection.register(_INCOMING, arrow)

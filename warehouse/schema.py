@@ -26,6 +26,7 @@ _ARROW_OF = {
     "TIMESTAMPTZ": pa.timestamp("us", tz="UTC"),
     "VARCHAR[]": pa.list_(pa.string()),
     "INTEGER[]": pa.list_(pa.int32()),
+    "DOUBLE[]": pa.list_(pa.float64()),
     "MAP(VARCHAR, DOUBLE)": pa.map_(pa.string(), pa.float64()),
 }
 _DUCKDB_OF = {arrow: duckdb for duckdb, arrow in _ARROW_OF.items()}

@@ -90,6 +90,9 @@ LANDED_TABLES = (
     ),
 )
 
+_FRONTIER = key("frontier_id", "VARCHAR", "hash of what the frontier was computed from")
+_TEMPLATE = key("template_id", "VARCHAR", "template")
+
 LIBRARY_TABLES = (
     Table(
         "input_sets",
@@ -192,6 +195,44 @@ LIBRARY_TABLES = (
             Column("path", "VARCHAR", "file, relative to the lake's root"),
             Column("sha256", "VARCHAR", "hash of the file"),
             Column("rows", "BIGINT", "templates in the file", "rows"),
+        ),
+    ),
+    Table(
+        "rate_quantiles",
+        "Distribution of templates' rates, homogeneous against mixed, computed once per library",
+        (
+            key("library_id", "VARCHAR", "library"),
+            key("workload_id", "VARCHAR", "workload"),
+            key("is_mixed", "BOOLEAN", "templates of more than one node configuration"),
+            key("percentile", "INTEGER", "share of the templates with at most this rate", "%"),
+            Column("throughput_tok_per_s", "DOUBLE", "rate of one instance, before headroom", TOK_S),
+            Column("templates", "BIGINT", "templates of this kind"),
+        ),
+    ),
+    Table(
+        "frontier_slim",
+        "Frontier templates as the allocation needs them, copied from their shards once per frontier",
+        (
+            _FRONTIER,
+            _TEMPLATE,
+            Column("workload_id", "VARCHAR", "workload"),
+            Column("combination_id", "VARCHAR", "node configurations and counts"),
+            Column("n_nodes", "SMALLINT", "nodes of the template", "nodes"),
+            Column("throughput_mtok_per_s", "BIGINT", "rate of one instance, rounded down", "milli-tok/s"),
+            Column("cycle_ms", "DOUBLE", "common cycle at which all stages advance", "ms"),
+            Column("launch_class", "VARCHAR", "how far stock engines can launch it: A, B1, B2, C"),
+            Column("provenance", "VARCHAR", "weakest ground of the profiles used"),
+            Column("rel_error", "DOUBLE", "expected relative error of the rate", "fraction"),
+            Column("counts", "DOUBLE[]", "nodes per configuration, in the order of frontier_configs", "nodes"),
+        ),
+    ),
+    Table(
+        "frontier_configs",
+        "Order of the node configurations in frontier_slim.counts",
+        (
+            _FRONTIER,
+            key("position", "INTEGER", "place in counts, from 1"),
+            Column("node_config", "VARCHAR", "node configuration"),
         ),
     ),
 )

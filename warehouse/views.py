@@ -28,6 +28,24 @@ def _current(name: str, source: str, key: tuple[str, ...], description: str, ord
 
 _BY_DATE = "r.as_of DESC, "
 
+_NOT_SOLD = 1e9  # USD/h: stands for "not sold here" inside the product below, and is filtered out after it
+# Per frontier, region and market: prices in the order of frontier_slim.counts, so that a price is one inner product.
+_PRICE_VECTORS = f"""
+            SELECT c.frontier_id, r.region, r.market,
+                list(coalesce(o.price_usd_per_h, {_NOT_SOLD}) ORDER BY c.position) AS prices
+            FROM main.frontier_configs c
+            CROSS JOIN (SELECT DISTINCT region, market FROM main.region_prices) r
+            LEFT JOIN main.region_prices o
+                ON o.region = r.region AND o.market = r.market AND o.node_config = c.node_config
+            GROUP BY c.frontier_id, r.region, r.market"""  # noqa: S608 - constants
+_PRICED = (
+    Column("region", "VARCHAR", "provider/region"),
+    Column("market", "VARCHAR", "on_demand, spot or owned"),
+    Column("throughput_tok_per_s", "DOUBLE", "rate of one instance, before headroom", TOK_S),
+    Column("price_usd_per_h", "DOUBLE", "price of one instance", USD_H),
+    Column("usd_per_million_tok", "DOUBLE", "price per million tokens at full rate", "USD"),
+)
+
 VIEWS: tuple[View, ...] = (
     _current("node_configs", "node_config_rows", ("node_config",), "Node configurations, latest facts", _BY_DATE),
     _current("offers", "offer_rows", ("offer_id",), "Machines for rent at the latest known price", _BY_DATE),
@@ -157,5 +175,48 @@ VIEWS: tuple[View, ...] = (
         ("offer_rows",),
         (Column("price_usd_per_h", "DOUBLE", "price of the cheapest machine", USD_H),),
         ("region", "market", "node_config"),
+    ),
+    View(
+        "frontier_prices",
+        "Frontier templates with the price of one instance in every region that sells it whole, at the latest prices",
+        f"""
+        SELECT f.library_id, f.filter_id, t.workload_id, p.region, p.market, t.template_id, t.combination_id,
+            t.throughput_mtok_per_s / 1000.0 AS throughput_tok_per_s,
+            list_inner_product(t.counts, p.prices) AS price_usd_per_h,
+            list_inner_product(t.counts, p.prices) / (t.throughput_mtok_per_s * 0.0000036) AS usd_per_million_tok
+        FROM main.frontiers f
+        JOIN main.frontier_slim t ON t.frontier_id = f.frontier_id
+        JOIN ({_PRICE_VECTORS}) p ON p.frontier_id = t.frontier_id
+        WHERE list_inner_product(t.counts, p.prices) < {_NOT_SOLD}""",  # noqa: S608 - constants
+        ("frontiers", "frontier_slim", "offer_rows"),
+        _PRICED,
+        ("library_id", "filter_id", "region", "market", "template_id"),
+    ),
+    View(
+        "best_templates",
+        "The template of most tokens per USD per workload, region and market, at the latest prices. A mix of its parts "
+        "cannot do better, so the frontier has it",
+        f"""
+        SELECT f.library_id, f.filter_id, b.workload_id, b.region, b.market,
+            b.best.template_id AS template_id, b.best.combination_id AS combination_id,
+            b.best.throughput_mtok_per_s / 1000.0 AS throughput_tok_per_s, b.best.price AS price_usd_per_h,
+            b.best.price / (b.best.throughput_mtok_per_s * 0.0000036) AS usd_per_million_tok
+        FROM main.frontiers f JOIN (
+            SELECT t.frontier_id, t.workload_id, p.region, p.market,
+                arg_min(
+                    struct_pack(
+                        template_id := t.template_id, combination_id := t.combination_id,
+                        throughput_mtok_per_s := t.throughput_mtok_per_s,
+                        price := list_inner_product(t.counts, p.prices)
+                    ),
+                    list_inner_product(t.counts, p.prices) / t.throughput_mtok_per_s
+                ) AS best
+            FROM main.frontier_slim t JOIN ({_PRICE_VECTORS}) p ON p.frontier_id = t.frontier_id
+            GROUP BY t.frontier_id, t.workload_id, p.region, p.market
+        ) b ON b.frontier_id = f.frontier_id
+        WHERE b.best.price < {_NOT_SOLD}""",  # noqa: S608 - constants
+        ("frontiers", "frontier_slim", "offer_rows"),
+        _PRICED,
+        ("library_id", "filter_id", "workload_id", "region", "market"),
     ),
 )

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from warehouse_cases import (
     PHI,
@@ -21,19 +23,22 @@ from warehouse_cases import (
 )
 
 from catalogs.errors import LakeError, UnknownNameError
+from catalogs.types import Market, Offer
 from warehouse.connect import Lake
 from warehouse.land import write_shard
 from warehouse.publish import library_hash, log_build, make_current, profile_set_id, register_library
 from warehouse.read import (
     current_library,
     current_library_id,
+    frontier_node_configs,
     frontier_templates,
     library_content_hash,
     library_templates,
     profiles,
     templates_by_id,
 )
-from warehouse.records import BuildStatus, LandedShard
+from warehouse.records import BuildStatus, LandedShard, ReferenceInputs, ShardKind
+from warehouse.tables import FRONTIER_FILE_SCHEMA
 
 OLD = {"L40Sx4*1": 5_000, "H100-SXMx1*1+L40Sx4*2": 7_500}
 NEW = {"H200-SXMx1*1": 9_001}
@@ -206,6 +211,86 @@ def test_frontier_of_a_library(lake: Lake) -> None:
     ]
     with pytest.raises(LakeError, match=r"no frontier 'launchable' .* \(it has: all\)"):
         frontier_templates(lake, "lib1", QWEN, "launchable")
+
+
+def price(region: str, node_config: str, usd_per_h: float) -> Offer:
+    name = f"{region} {node_config} {usd_per_h}"
+    day = date(2026, 7, 30)
+    return Offer(name, "aws", region, node_config, "m", Market.ON_DEMAND, usd_per_h, None, False, day, "list")
+
+
+def test_prices_of_frontier_templates(lake: Lake) -> None:
+    """Region a sells both nodes, region b only one of them (at two prices, of which the lower counts)."""
+    one = shard(lake, "s1", OLD)
+    files = [land_profile(lake.root, QWEN)]
+    single, mixed = template_id("s1", "L40Sx4*1"), template_id("s1", "H100-SXMx1*1+L40Sx4*2")
+    frontier = [land_frontier(lake.root, "f1", QWEN, [single, mixed])]
+    offers = [
+        price("a", "L40Sx4", 10.0),
+        price("a", "H100-SXMx1", 3.0),
+        price("b", "L40Sx4", 9.0),
+        price("b", "L40Sx4", 8.0),
+    ]
+    register_library(
+        lake,
+        library_record("lib1", files),
+        [one],
+        files,
+        frontier,
+        build_record("b1", "lib1"),
+        ReferenceInputs(offers=offers),
+    )
+    prices = rows(
+        lake, "SELECT region, template_id, price_usd_per_h FROM frontier_prices ORDER BY region, price_usd_per_h"
+    )
+    assert prices == [("a", single, 10.0), ("a", mixed, 23.0), ("b", single, 8.0)]
+    best = rows(
+        lake,
+        "SELECT library_id, filter_id, region, template_id, usd_per_million_tok FROM best_templates ORDER BY region",
+    )
+    # 5 tok/s = 0.018 million tokens per hour; 7.5 tok/s for 23 USD/h would be 0.85 USD more per 1,000 tokens.
+    assert [row[:4] for row in best] == [("lib1", "all", "a", single), ("lib1", "all", "b", single)]
+    assert [row[4] for row in best] == pytest.approx([10 / 0.018, 8 / 0.018])
+    table = frontier_templates(lake, "lib1", QWEN, "all")
+    assert frontier_node_configs(lake, "lib1", QWEN, "all") == ["H100-SXMx1", "L40Sx4"]
+    assert table.select(["template_id", "counts"]).to_pylist() == [
+        {"template_id": mixed, "counts": [1.0, 2.0]},
+        {"template_id": single, "counts": [0.0, 1.0]},
+    ]
+
+
+def test_a_frontier_of_unknown_templates_is_refused(lake: Lake) -> None:
+    one, files = shard(lake, "s1", OLD), [land_profile(lake.root, QWEN)]
+    frontier = [land_frontier(lake.root, "f1", QWEN, [template_id("s1", "L40Sx4*1"), "nope"])]
+    with pytest.raises(ValueError, match="1 unknown templates, such as nope"):
+        register_library(lake, library_record("lib1", files), [one], files, frontier, build_record("b1", "lib1"))
+    assert rows(lake, "SELECT count(*) FROM templates") == [(0,)]
+
+
+def test_an_empty_frontier_is_known_and_empty(lake: Lake) -> None:
+    one, files = shard(lake, "s1", {}), [land_profile(lake.root, QWEN)]
+    empty = pa.Table.from_pylist([], schema=FRONTIER_FILE_SCHEMA)
+    frontier = [write_shard(lake.root, empty, "f1", kind=ShardKind.FRONTIER, workload_id=QWEN, filter_id="all")]
+    register_library(lake, library_record("lib1", files), [one], files, frontier, build_record("b1", "lib1"))
+    assert frontier_templates(lake, "lib1", QWEN, "all").num_rows == 0
+    assert frontier_node_configs(lake, "lib1", QWEN, "all") == []
+    assert rows(lake, "SELECT count(*) FROM rate_quantiles") == [(0,)]
+
+
+def test_distribution_of_rates(lake: Lake) -> None:
+    rates = {f"L40Sx4*{n}": 1_000 * n for n in range(1, 6)} | {"H100-SXMx1*1+L40Sx4*1": 7_000}
+    register(lake, "lib1", [shard(lake, "s1", rates)])
+    sql = "SELECT is_mixed, percentile, throughput_tok_per_s, templates FROM rate_quantiles WHERE percentile IN (0, 25, 90, 100)"
+    # 1..5 tok/s: the 25th percentile is 2, the 90th is 4.6 (linear between 4 and 5).
+    assert rows(lake, f"{sql} ORDER BY ALL") == [
+        (False, 0, 1.0, 5),
+        (False, 25, 2.0, 5),
+        (False, 90, pytest.approx(4.6), 5),
+        (False, 100, 5.0, 5),
+        *[(True, p, 7.0, 1) for p in (0, 25, 90, 100)],
+    ]
+    register(lake, "lib1", [shard(lake, "s1", rates)], build_id="again")
+    assert rows(lake, "SELECT count(*) FROM rate_quantiles") == [(202,)]
 
 
 def test_templates_by_id_come_whole_and_in_order(lake: Lake) -> None:
