@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -98,8 +98,10 @@ def _solve(problem: AllocationProblem) -> AllocationResult:
 
 
 def _baselines(problem: AllocationProblem) -> PlanBaselines:
+    """Homogeneous plans at the same demand, prices and supply, on rent alone: nothing of theirs runs yet."""
     from tasks.baselines.homo import homo_greedy, homo_optimal
 
+    problem = replace(problem, init_share=0.0, running={})
     optimal, greedy = homo_optimal(problem, BASELINE_LIMITS), homo_greedy(problem)
     return PlanBaselines(
         homo_optimal_usd_per_h=optimal.cost_usd_per_h,
@@ -181,6 +183,7 @@ def _publish(lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None, 
         RunOutcome.UNCHANGED: f"unchanged: version {published.plan_version} stays, the run is logged",
         RunOutcome.SUPERSEDED: f"another run published version {published.plan_version} meanwhile: it stays",
     }[published.outcome]
+    assert published.plan is not None  # whatever the outcome, a version holds after a publication
     return AllocationOutcome(published.plan, published.outcome, text)
 
 

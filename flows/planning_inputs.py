@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from warehouse.connect import Lake
 
 FRONTIER_FILTER = "all"
-_SLIM = ("template_id", "workload_id", "combination_id", "throughput_mtok_per_s")
+_SLIM = ("template_id", "combination_id", "throughput_mtok_per_s")
 
 
 @dataclass(frozen=True, slots=True)
