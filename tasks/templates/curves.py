@@ -126,7 +126,7 @@ def workload_curves(table: pa.Table, layers: int | None = None) -> WorkloadCurve
             f"profiles of {workloads[0]}: two rows for one (node_config, layers, position, stages, cycle_ms)"
         )
     tok_per_s = _column(table, "throughput_tok_per_s").astype(np.float64)
-    if not (tok_per_s >= 0).all():
+    if not (np.isfinite(tok_per_s) & (tok_per_s >= 0)).all():
         raise ValueError(
             f"profiles of {workloads[0]}: throughput_tok_per_s must be a number >= 0, or NULL = infeasible"
         )

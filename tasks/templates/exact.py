@@ -56,9 +56,12 @@ class SolvedBatch:
 
 @dataclass(frozen=True, slots=True)
 class PreparedCurves:
-    """Curves as the kernel reads them: ``solo`` [K, C] is one stage holding all layers, the rest is per (S, cycle) pair."""
+    """Curves for at most ``n_max`` nodes as the kernel reads them: ``solo`` [K, C] is one stage of all layers, the rest
+    is per pair (S >= 2, cycle).
+    """
 
     curves: RateCurves
+    n_max: int
     solo: NDArray[np.int64]
     pair_stages: NDArray[np.int64]
     pair_cycle: NDArray[np.int64]
@@ -112,7 +115,7 @@ def prepare(curves: RateCurves, n_max: int) -> PreparedCurves:
     weight, tail, shift = bound_weights(rate[:, :, 3], layers, stages)
     # One memory layout for every call: another one would compile the kernel again.
     arrays = (solo, stages, cycle, rate, most, weight, tail, shift)
-    return PreparedCurves(curves, *(np.ascontiguousarray(array) for array in arrays))
+    return PreparedCurves(curves, n_max, *(np.ascontiguousarray(array) for array in arrays))
 
 
 def solve_many(curves: RateCurves | PreparedCurves, counts: NDArray[np.integer]) -> SolvedBatch:
@@ -127,6 +130,8 @@ def solve_many(curves: RateCurves | PreparedCurves, counts: NDArray[np.integer])
     if counts.size and (counts.min() < 0 or n_max > MAX_NODES):
         raise ValueError(f"a combination holds 0 to {MAX_NODES} nodes, counts >= 0")
     ready = curves if isinstance(curves, PreparedCurves) else prepare(curves, n_max)
+    if n_max > ready.n_max:
+        raise ValueError(f"curves are prepared for at most {ready.n_max} nodes, a combination has {n_max}")
     tables = partition_tables(max(n_max, 1))
     rows = np.ascontiguousarray(counts, dtype=np.int8)
     n = len(rows)

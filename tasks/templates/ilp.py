@@ -57,9 +57,11 @@ def solve_ilp(
         T <= sum_j,k That[s,j,k]*z[s,j,k] for s
         sum_j j*x[s,j] >= sum_j j*x[s+1,j] for neighbouring mid stages (they are alike)
 
-    The rate returned is recomputed from the integers in exact arithmetic. Pairs (S, c) whose nodes together cannot hold
-    L layers at the cutoff, each counted with its best j*That, are skipped. ``limits``: time per ILP and threads (its
-    gap is not used: ILPs run to a zero gap). Raises RuntimeError where HiGHS reports an error.
+    Reductions that change no optimum: pairs (S, c) run by falling upper bound U (:func:`_upper_bound`) and end when U
+    is below the cutoff; in the stage rows That is capped at U, since T <= U; x[s,j] and its z exist only where all nodes
+    together reach the cutoff with j layers in stage s. The rate returned is recomputed from the integers in exact
+    arithmetic. ``limits``: time per ILP and threads (ILPs run to a zero gap, whatever its gap). Raises RuntimeError
+    where HiGHS reports an error.
     """
     limits = limits or SolveLimits()
     exact = SolveLimits(gap=0.0, time_s=limits.time_s, threads=limits.threads, seed=limits.seed)
@@ -70,7 +72,7 @@ def solve_ilp(
         if bound <= best.throughput_mtok_per_s:
             break
         n_ilps += 1
-        model = _PlacementModel(curves, counts, kinds, stages, cycle, best.throughput_mtok_per_s + 1)
+        model = _PlacementModel(curves, counts, kinds, stages, cycle, best.throughput_mtok_per_s + 1, bound)
         outcome = solve_mip(model.problem, exact)
         if outcome.status is MipStatus.ERROR:
             raise RuntimeError(f"placement ILP of {counts} with {stages} stages: {outcome.note}")
@@ -92,53 +94,80 @@ def _rates(curves: RateCurves, stages: int, cycle: int, k: int) -> NDArray[np.in
 
 
 def _pairs_by_bound(curves: RateCurves, counts: tuple[int, ...], kinds: list[int]) -> list[tuple[int, int, int]]:
-    """(bound, stages, cycle) of all pairs, highest bound first: rate * L <= sum of the nodes' best layers * rate."""
+    """(upper bound, stages, cycle) of all pairs, highest bound first."""
     pairs = []
-    layers = np.arange(curves.layers + 1)
     for stages in range(1, min(sum(counts), curves.layers, curves.cycle_ms.shape[0]) + 1):
         for cycle in np.flatnonzero(~np.isnan(curves.cycle_ms[stages - 1])).tolist():
-            area = sum(counts[k] * int((layers * _rates(curves, stages, cycle, k)).max()) for k in kinds)
-            pairs.append((area // curves.layers, stages, cycle))
+            best = np.stack([_rates(curves, stages, cycle, k).max(axis=0) for k in kinds])
+            nodes = np.array([counts[k] for k in kinds])
+            pairs.append((_upper_bound(best, nodes, curves.layers, stages), stages, cycle))
     return sorted(pairs, key=lambda pair: (-pair[0], pair[1], pair[2]))
+
+
+def _upper_bound(best: NDArray[np.int64], nodes: NDArray[np.int64], layers: int, stages: int) -> int:
+    """An integer no throughput exceeds, by bisection; ``best`` [types, L + 1] is each type's rate in its best position.
+
+    At T every stage of j layers holds nodes whose rates, each cut at T, sum to T or more. Weighing stages with
+    max(j - a, 0) gives T*(L - a*S) <= sum over nodes of max_j max(j - a, 0)*min(That, T), for any a < L/S.
+    """
+    shifts = np.unique(np.linspace(0, layers / stages, 12, endpoint=False).astype(np.int64))
+    lever = np.maximum(np.arange(layers + 1)[None, :] - shifts[:, None], 0)
+    lever[:, layers - stages + 2 :] = 0
+
+    def reachable(rate: int) -> bool:
+        area = (lever[:, None, :] * np.minimum(best, rate)[None]).max(axis=2) @ nodes
+        return bool((area >= rate * (layers - shifts * stages)).all())
+
+    low, high = 0, int(nodes @ best.max(axis=1))
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if reachable(middle) else (low, middle - 1)
+    return low
 
 
 class _PlacementModel:
     """The ILP of one (S, cycle); see :func:`solve_ilp` for the notation."""
 
     def __init__(
-        self, curves: RateCurves, counts: tuple[int, ...], kinds: list[int], stages: int, cycle: int, cutoff: int
+        self,
+        curves: RateCurves,
+        counts: tuple[int, ...],
+        kinds: list[int],
+        stages: int,
+        cycle: int,
+        cutoff: int,
+        bound: int,
     ) -> None:
         self.curves, self.counts, self.kinds, self.stages, self.cycle = curves, counts, kinds, stages, cycle
         self.rate = {k: _rates(curves, stages, cycle, k) for k in kinds}
-        # Rates in thousandths of the largest: the solver's absolute tolerances then mean 1e-9 of a rate or less.
-        self.unit = max(int(rate.max()) for rate in self.rate.values()) / _LARGEST_COEFFICIENT or 1.0
-        S, J = range(stages), range(1, curves.layers - stages + 2)
-        self.x = {(s, j): pulp.LpVariable(f"x_{s}_{j}", cat="Binary") for s in S for j in J}
+        self.bound = bound
+        # Rates in thousandths of the bound: the solver's absolute tolerances then mean 1e-9 of a rate or less.
+        self.unit = bound / _LARGEST_COEFFICIENT
+        S = range(stages)
+        most = np.sum([counts[k] * self.rate[k] for k in kinds], axis=0)
+        self.layers_of = {s: [j for j in range(1, curves.layers - stages + 2) if most[s, j] >= cutoff] for s in S}
+        self.x = {(s, j): pulp.LpVariable(f"x_{s}_{j}", cat="Binary") for s in S for j in self.layers_of[s]}
         self.y = {(s, k): pulp.LpVariable(f"y_{s}_{k}", 0, counts[k], "Integer") for s in S for k in kinds}
         self.z = {
-            (s, j, k): pulp.LpVariable(f"z_{s}_{j}_{k}", 0)
-            for s in S
-            for j in J
-            for k in kinds
-            if self.rate[k][s, j] > 0
+            (s, j, k): pulp.LpVariable(f"z_{s}_{j}_{k}", 0) for s, j in self.x for k in kinds if self.rate[k][s, j] > 0
         }
-        self.problem = self._problem(S, J, cutoff / self.unit)
+        self.problem = self._problem(S, cutoff / self.unit)
 
-    def _problem(self, S: range, J: range, cutoff: float) -> pulp.LpProblem:
-        throughput = pulp.LpVariable("T", cutoff)
+    def _problem(self, S: range, cutoff: float) -> pulp.LpProblem:
+        throughput = pulp.LpVariable("T", cutoff, _LARGEST_COEFFICIENT)
         problem = pulp.LpProblem("placement", pulp.LpMinimize)
         problem += -throughput
-        layers = {s: pulp.lpSum(j * self.x[s, j] for j in J) for s in S}
+        layers = {s: pulp.lpSum(j * self.x[s, j] for j in self.layers_of[s]) for s in S}
         problem += pulp.lpSum(layers.values()) == self.curves.layers
         for k in self.kinds:
             problem += pulp.lpSum(self.y[s, k] for s in S) == self.counts[k]
         for s in S:
-            problem += pulp.lpSum(self.x[s, j] for j in J) == 1
+            problem += pulp.lpSum(self.x[s, j] for j in self.layers_of[s]) == 1
             terms = []
             for k in self.kinds:
-                cells = [(j, self.z[s, j, k]) for j in J if (s, j, k) in self.z]
+                cells = [(j, self.z[s, j, k]) for j in self.layers_of[s] if (s, j, k) in self.z]
                 problem += pulp.lpSum(z for _, z in cells) == self.y[s, k]
-                terms += [(z, int(self.rate[k][s, j]) / self.unit) for j, z in cells]
+                terms += [(z, min(int(self.rate[k][s, j]), self.bound) / self.unit) for j, z in cells]
                 for j, z in cells:
                     problem += z <= self.counts[k] * self.x[s, j]
             problem += throughput <= pulp.LpAffineExpression(terms)

@@ -5,6 +5,7 @@ Nothing here uses the solver's arrays: rates and layouts are joined from the pro
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -218,13 +219,15 @@ def sample_check(
     seed: int = 1,
     max_nodes: int = 3,
     limits: SolveLimits | None = None,
+    time_s: float = float("inf"),
 ) -> SampleCheck:
     """Re-solve a seeded sample of one workload's combinations of at most ``max_nodes`` nodes by the ILP and compare.
 
     ``templates`` holds the solved rows of all ``specs`` (only ``combination_id`` and ``throughput_mtok_per_s`` are read);
     a combination without a row counts as rate 0, so wrongly missing ones are found too. Differences are relative to the
-    larger of the two rates.
+    larger of the two rates. The smallest combinations come first; once ``time_s`` have passed no other one is begun.
     """
+    deadline = time.monotonic() + time_s
     curves = curves_from_profiles(profiles, specs[0].layers) if specs else None
     known = dict(
         zip(templates["combination_id"].to_pylist(), templates["throughput_mtok_per_s"].to_pylist(), strict=True)
@@ -240,7 +243,9 @@ def sample_check(
     candidates.sort(key=lambda item: item[0])
     chosen = np.random.default_rng(seed).permutation(len(candidates))[:size]
     worst, limits_hit, compared, differing = 0.0, 0, 0, []
-    for at in sorted(chosen.tolist()):
+    for at in sorted(chosen.tolist(), key=lambda at: (sum(candidates[at][1].values()), at)):
+        if compared and time.monotonic() > deadline:
+            break
         text, nodes = candidates[at]
         assert curves is not None
         result = solve_ilp(curves, tuple(nodes.get(name, 0) for name in curves.node_configs), limits)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+import pyarrow as pa
 
+from tasks.profiling.schema import PROFILE_SCHEMA
 from tasks.templates.types import RateCurves
 
 ONLY, FIRST, MID, LAST = 0, 1, 2, 3
@@ -72,3 +74,40 @@ def _rate(
             return 0
         sums[stage] += rate
     return min(sums)
+
+
+POSITION_NAMES = ("only", "first", "mid", "last")
+
+
+def profile_table(curves: RateCurves, rng: np.random.Generator | None = None) -> pa.Table:
+    """The curves as profile rows: feasible cells and, as the real tables have, the first infeasible one after them."""
+    rng = rng or np.random.default_rng(0)
+    columns: dict[str, list[object]] = {name: [] for name in PROFILE_SCHEMA.names}
+    for k, s, place, c in np.ndindex(curves.rate_mtok_per_s.shape[:4]):
+        if np.isnan(curves.cycle_ms[s, c]) or (place == ONLY) != (s == 0) or (place == MID and s == 1):
+            continue
+        rates = curves.rate_mtok_per_s[k, s, place, c, 1:].tolist()
+        feasible = sum(rate > 0 for rate in rates)
+        for j, rate in enumerate(rates[: feasible + 1], start=1):
+            count = int(curves.node_configs[k].rsplit("x", 1)[1])
+            tp = int(rng.choice([t for t in (1, 2, 4, 8) if count % t == 0]))
+            row = {
+                "node_config": curves.node_configs[k],
+                "workload_id": curves.workload_id,
+                "layers": j,
+                "position": POSITION_NAMES[place],
+                "stages": s + 1,
+                "cycle_ms": float(curves.cycle_ms[s, c]),
+                "throughput_tok_per_s": (rate + 0.25) / 1000 if rate else None,
+                "reason": None if rate else "memory",
+                "tp": tp if rate else None,
+                "pp": 1 if rate else None,
+                "replicas": count // tp if rate else None,
+                "batch": 7 * j if rate else None,
+                "memory_used_gib": 1.5 if rate else None,
+                "provenance": "fitted" if k % 2 else "borrowed",
+                "rel_error": 0.05 + 0.01 * k,
+            }
+            for name, value in row.items():
+                columns[name].append(value)
+    return pa.Table.from_pydict(columns, schema=PROFILE_SCHEMA)
