@@ -20,7 +20,7 @@ PERCENTILE = 95
 # Contexts in a batch vary around the mean that rates are made for; a template at the very edge of its cycle may show it.
 LATENCY_TOLERANCE = 1e-3
 # Prefill is offered this share of the stored rate: a little more than it must serve, so that a backlog shows.
-OFFERED_SHARE = 0.985
+OFFERED_SHARE = 0.982
 MOST_PROMPTS = 400_000
 
 
@@ -44,25 +44,35 @@ class Replay:
 
 
 def replay(
-    instance: SimInstance, tokens_per_request: float, slo_ms: float, pairs: tuple[Ints, Ints], seed: int = 0
+    instance: SimInstance,
+    tokens_per_request: float,
+    slo_ms: float,
+    pairs: tuple[Ints, Ints],
+    seed: int = 0,
+    offered_share: float = OFFERED_SHARE,
 ) -> Replay:
     """Saturates ``instance`` with lengths drawn from ``pairs``.
 
     Decode: a queue that never empties, in steady state from the start (the first sequences are part way through, as a
-    moment picked at random would find them). Prefill: prompts arrive evenly spaced in tokens at OFFERED_SHARE of the stored
+    moment picked at random would find them). Prefill: prompts arrive evenly spaced in tokens at ``offered_share`` of the stored
     rate, for a queue without end has no TTFT; what is served is that less the growth of the backlog.
     """
     stored = instance.rate_req_per_s * tokens_per_request
     rng = np.random.default_rng(seed)
     if instance.phase is Phase.PREFILL:
-        return _replay_prefill(instance, stored, slo_ms, pairs, rng)
+        return _replay_prefill(instance, stored, offered_share, slo_ms, pairs, rng)
     return _replay_decode(instance, stored, slo_ms, pairs, rng)
 
 
 def _replay_prefill(
-    instance: SimInstance, stored: float, slo_ms: float, pairs: tuple[Ints, Ints], rng: np.random.Generator
+    instance: SimInstance,
+    stored: float,
+    offered_share: float,
+    slo_ms: float,
+    pairs: tuple[Ints, Ints],
+    rng: np.random.Generator,
 ) -> Replay:
-    offered = OFFERED_SHARE * stored
+    offered = offered_share * stored
     # Long against a pass and against the SLO, and enough prompts for the node with the smallest share.
     smallest = min(node.share for stage in instance.stages for node in stage.nodes)
     count = int(max(4000, 400 / smallest, 200 * slo_ms / 1e3 * offered / float(pairs[0].mean())))
@@ -79,7 +89,7 @@ def _replay_prefill(
     return Replay(
         instance.template_id,
         stored,
-        OFFERED_SHARE * float(span / (span + max(growth, 0.0))),
+        offered_share * float(span / (span + max(growth, 0.0))),
         float(np.percentile(ttft[2 * tenth :], PERCENTILE)) * 1e3,
         slo_ms,
         preemptions=0,
