@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.templates import kernel
-from tasks.templates.bounds import bound_weights
 from tasks.templates.partitions import MAX_NODES, partition_tables, pattern_index
 from tasks.templates.types import Placement, Position, RateCurves, StagePlacement
+
+_SLOPES = (0.0, 0.3, 0.55, 0.75, 0.9)
+"""Shifts of the upper bound in parts of L/S: each bounds best where stages are about so large."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,27 @@ def check_curves(curves: RateCurves) -> None:
         raise ValueError(f"rates of {curves.workload_id} grow with layers: close the curves first")
     if rate[:, np.isnan(curves.cycle_ms)[:, None, :].repeat(4, 1)].any():
         raise ValueError(f"rates of {curves.workload_id} stand in a cycle slot that is not used")
+
+
+def bound_weights(
+    best: NDArray[np.int64], layers: int, stages: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Node weights whose sum bounds the rate of a combination from above, per pair and slope.
+
+    With group g holding j_g layers at rate >= t, and any shift a: L - a*S = sum_g (j_g - a)
+    <= sum_g (j_g - a)^+ * sum_{k in g} min(f_k(j_g), t)/t <= sum_k max_j (j - a)^+ * min(f_k(j), t)/t.
+    Dropping the cap at t gives t <= sum_k weight_k, weight_k = max_j (j - a)^+ f_k(j) / (L - a*S); with the cap a node
+    counts max(cap_k(t) - a, tail_k(cap_k(t) + 1)/t), where tail_k(j) = max over i >= j of (i - a)^+ f_k(i).
+    Returns (weight [K, P, M], tail [K, P, M, L + 3], shift [P, M]); ``best`` is [K, P, L + 1].
+    """
+    shift = (layers * np.array(_SLOPES)[None, :] / stages[:, None]).astype(np.int64)
+    j = np.arange(layers + 1)
+    reachable = j[None, None, :] <= layers - stages[:, None, None] + 1
+    lever = np.where(reachable, np.maximum(j[None, None, :] - shift[:, :, None], 0), 0)
+    area = lever[None] * best[:, :, None, :].astype(np.float64)
+    tail = np.zeros((*area.shape[:3], layers + 3))
+    tail[..., : layers + 1] = np.maximum.accumulate(area[..., ::-1], axis=-1)[..., ::-1]
+    return tail[..., 0] / (layers - shift * stages[:, None]), tail, shift
 
 
 def prepare(curves: RateCurves, n_max: int) -> PreparedCurves:

@@ -12,7 +12,8 @@ def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function`` compiled at its first call, without the GIL.
 
     Machine code is kept in NUMBA_CACHE_DIR, else beside the module, else in the user's cache folder. Where none can be
-    written (a read-only installation without a home) it is compiled once per process instead of failing.
+    written (a read-only installation without a home) it is compiled once per process instead of failing. The cache
+    notices changes of the function's own file only, so kernels must not call kernels of another file.
     """
     try:
         return numba.njit(nogil=True, cache=True)(function)
