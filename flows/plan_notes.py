@@ -19,6 +19,10 @@ _REL_CHANGE = 1e-9
 def plan_warnings(loaded: LoadedScenario, plan: Plan) -> tuple[PlanWarning, ...]:
     """Caveats of the scenario, then those of what the plan uses: assumed supply, derived offers, unfitted profiles."""
     notes = [PlanWarning(code=code, text=text) for code, text in loaded.warnings if code not in _RESTATED]
+    if loaded.rejects:
+        where = [f"{f.file} row {f.row}" for f in loaded.rejects]
+        text = f"{len(where)} input {'row was' if len(where) == 1 else 'rows were'} set aside: {_listed(where)}"
+        notes.append(PlanWarning(code="rows_set_aside", text=text + "; reasons in the table `rejects`"))
     assumed = [f"{o.node_config} in {o.region}" for o in plan.offers if o.availability_basis.value == "assumed"]
     if assumed:
         text = f"nobody reports free nodes of {_listed(assumed)}: the scenario's default is assumed"

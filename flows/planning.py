@@ -52,6 +52,8 @@ def allocate(settings: BuildSettings, progress: Progress, *, publish: bool) -> A
     from warehouse.connect import Lake
 
     loaded = load_scenario(settings.scenario)
+    for finding in loaded.rejects:
+        progress.message(f"set aside: {finding.line()}")
     library_id = registered_library(settings, loaded)
     with Lake.open(settings.lake_root, read_only=not publish) as lake:
         last = read.current_plan(lake, loaded.scenario.id)

@@ -11,11 +11,12 @@ import textwrap
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tasks.allocation.plan import Plan, PlanInstance, PlanNode, PlanStage, PlanWorkload
+from tasks.allocation.plan import Plan, PlanInstance, PlanNode, PlanStage, PlanState, PlanWorkload
 from tasks.allocation.types import SolveStatus
+from tasks.templates.types import LaunchClass
 
 if TYPE_CHECKING:
     from warehouse.records import PlanSummary
@@ -27,6 +28,12 @@ _STATUS_WORDS = {
     SolveStatus.GAP: "stopped at the gap or work limit",
     SolveStatus.TIME_LIMIT: "stopped by the time limit",
     SolveStatus.SHORTFALL: "DEMAND NOT MET",
+}
+_LAUNCH_WORDS = {
+    LaunchClass.A: "one node: plain `vllm serve`",
+    LaunchClass.B1: "one node per stage, alike in GPU count: multi-node vLLM with a layer partition",
+    LaunchClass.B2: "one node per stage, unlike GPU counts: Ray only, unverified",
+    LaunchClass.C: "several nodes in a stage, or unlike tensor parallelism: no stock engine",
 }
 
 
@@ -95,6 +102,7 @@ def plan_lines(plan: Plan) -> list[Line]:
         _token_price_section(plan),
         _shortfall_section(plan),
         _warning_section(plan),
+        _launch_section(plan),
     ]
     lines: list[Line] = []
     for section in sections:
@@ -118,12 +126,11 @@ def _wrapped(text: str, *, indent: int = 2, style: str = "") -> list[Line]:
 
 def _title(plan: Plan) -> list[Line]:
     style = "bold red" if plan.status is SolveStatus.SHORTFALL else "bold"
-    version = f"version {plan.plan_version}" if plan.plan_version > 0 else "not published"
-    head = f"Plan {plan.scenario_id}, {version} ({plan.state.value}), {plan.created_at}, prices of {plan.inputs.price_as_of}"
+    version = "a draft" if plan.state is PlanState.DRAFT else f"version {plan.plan_version} ({plan.state.value})"
+    created = f"{datetime.fromisoformat(plan.created_at).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    head = f"Plan {plan.scenario_id}, {version}, {created}, prices of {plan.inputs.price_as_of}"
     lines = [Line(head, style)]
-    if plan.reason:
-        lines += _wrapped(plan.reason)
-    return lines
+    return lines + (_wrapped(plan.reason) if plan.reason else [])
 
 
 def _workload_section(plan: Plan, workload: PlanWorkload) -> list[Line]:
@@ -298,6 +305,18 @@ def _warning_section(plan: Plan) -> list[Line]:
     for warning in plan.warnings:
         lines += _wrapped(f"{warning.code}: {warning.text}")
     return lines
+
+
+def _launch_section(plan: Plan) -> list[Line]:
+    """What the launch classes in the plan mean, and how many instances are of each."""
+    counts = Counter[LaunchClass]()
+    for instance in plan.instances:
+        counts[instance.launch_class] += instance.instances
+    if not counts:
+        return []
+    rows = [(name.value, str(counts[name]), text) for name, text in _LAUNCH_WORDS.items() if counts[name]]
+    header = ("class", "instances", "how stock engines launch it")
+    return [Line("Launch classes", "bold"), *map(Line, table(header, rows, right=(1,)))]
 
 
 def plan_list_lines(summaries: Sequence[PlanSummary]) -> list[Line]:

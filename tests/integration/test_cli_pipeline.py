@@ -125,7 +125,7 @@ def test_more_demand_is_a_new_version_and_diff_says_what_to_add(folder: Path) ->
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("offers.csv", "on_demand,2.10", "on_demand,-2.10", "price_usd_per_h"),
+        ("offers.csv", "price_usd_per_h", "price_usd", "price_usd_per_h"),
         ("scenario.yaml", "ttft_ms: 1000", "ttft_ms: 0.001", "qwen3-8b"),
         ("scenario.yaml", "model: qwen3-8b", "model: qwen3-8", "did you mean"),
         ("models/my-8b-chat.json", "{", "", "my-8b-chat.json"),
@@ -142,6 +142,19 @@ def test_bad_input_leaves_what_was_published(folder: Path, file: str, old: str, 
     assert any(message in line for line in errors)
     rows = json.loads(coral("sql", "SELECT plan_version, state FROM plans", "--json", cwd=folder).stdout)
     assert rows == [{"plan_version": 1, "state": "published"}]
+
+
+def test_a_bad_row_is_set_aside_told_and_kept_with_its_reason(folder: Path) -> None:
+    rewrite(folder / "my/offers.csv", "on_demand,2.10", "on_demand,-2.10")
+    done = coral("plan", "-s", SCENARIO, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    told = [
+        line for line in done.stderr.splitlines() if line.startswith("set aside: offers.csv, row 1, price_usd_per_h")
+    ]
+    assert len(told) == 1
+    query = 'SELECT file, "row", "column", value FROM rejects'
+    rows = json.loads(coral("sql", query, "--json", cwd=folder).stdout)
+    assert rows == [{"file": "offers.csv", "row": 1, "column": "price_usd_per_h", "value": "-2.10"}]
 
 
 def test_unknown_demand_holds_the_last_plan_and_exits_5(folder: Path) -> None:

@@ -97,8 +97,15 @@ def test_a_plan_that_rents_nothing_has_no_gap_to_speak_of() -> None:
     assert "x this plan" not in text
 
 
-def test_unpublished_plan_has_no_version() -> None:
-    assert "Plan example, not published (draft)" in shown(plan_version=0, state="draft")
+def test_title_has_version_state_and_utc_time_and_a_draft_has_no_version() -> None:
+    title = shown(created_at="2026-08-01T14:00:00+02:00").splitlines()[0]
+    assert title == "Plan example, version 3 (published), 2026-08-01 12:00 UTC, prices of 2026-07-30"
+    assert shown(state="draft").startswith("Plan example, a draft, 2026-08-01 12:00 UTC")
+
+
+def test_launch_classes_in_use_are_counted_and_explained() -> None:
+    lines = [line.split()[:2] for line in shown().partition("Launch classes\n")[2].splitlines()]
+    assert lines == [["class", "instances"], ["B2", "2"], ["C", "1"]]
 
 
 def test_spot_is_named() -> None:
