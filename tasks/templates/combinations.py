@@ -19,6 +19,7 @@ from tasks.templates.partitions import MAX_NODES
 MIB_PER_GIB = 1024
 _BYTES_PER_MIB = 1 << 20
 _BUCKETS = 2048
+_MAX_GROUPS = 64
 
 
 def memory_mib(memory_gib: float) -> int:
@@ -98,6 +99,8 @@ def enumerate_skeleton(
     """
     if not 1 <= n_max <= MAX_NODES:
         raise ValueError(f"n_max is {n_max}: combinations have 1 to {MAX_NODES} nodes")
+    if groups is not None and max(groups, default=0) >= _MAX_GROUPS:
+        raise ValueError(f"combinations are told apart by at most {_MAX_GROUPS} GPU types, got {max(groups) + 1}")
     n_configs = len(memory)
     size = np.asarray(memory, np.int64)
     group = np.asarray(groups if groups is not None else [0] * n_configs, np.uint64)
@@ -149,7 +152,7 @@ def enumerate_combinations(
 def estimate_count(memory: Sequence[int], sold_sets: Sequence[Sequence[int]], n_max: int, limit_mib: int) -> int:
     """About how many combinations there are, without making them: a warning's figure before an enumeration explodes.
 
-    Memory is rounded to 1/2048 of the limit. Combinations several regions sell are counted once per region, but the
+    Memory is rounded down to 1/2048 of the limit. Combinations several regions sell are counted once per region, but the
     result never exceeds the count over everything sold anywhere. Exact where memory does not bind and one set is sold.
     """
     sets = maximal_sets(sold_sets)
@@ -165,7 +168,7 @@ def _count_multisets(memory: Sequence[int], n_max: int, limit_mib: int) -> int:
     ways = np.zeros((n_max + 1, _BUCKETS + 1))
     ways[0, 0] = 1
     for size in memory:
-        bucket = round(size * _BUCKETS / limit_mib)
+        bucket = size * _BUCKETS // limit_mib  # rounded down: rather too many than too few
         if bucket > _BUCKETS:
             continue
         for n in range(1, n_max + 1):  # in place and rising: any number of this item

@@ -19,6 +19,7 @@ from catalogs.errors import NothingFitsError
 from catalogs.ids import short_hash, split_node_config
 from tasks.templates.combinations import (
     enumerate_skeleton,
+    estimate_count,
     maximal_sets,
     memory_limit_mib,
     memory_mib,
@@ -33,8 +34,10 @@ SOLVER_VERSION = "1"
 """Part of every shard's id: raise it when the same inputs would give other rows."""
 SLICE_WORK_S = 5.0
 _ILP_WORK_S = 2.0
-# Seconds of one 2020s core per combination with n nodes of d types and per (S, cycle) pair it is tried at.
+# Seconds of one core per (S, cycle) pair a combination is tried at, for one type of node.
 _WORK_PER_PAIR_S = 0.12e-6
+# Seconds per combination of six nodes at ten cycles; measured to double with every further node.
+_WORK_OF_SIX_S = 60e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +182,21 @@ def estimated_work_s(
     if solver == "ilp":
         return _ILP_WORK_S * n_nodes.astype(np.float64)
     return 2e-6 + _WORK_PER_PAIR_S * tried * (1.0 + n_types * n_types / 6.0)
+
+
+def estimate_library(
+    memory_gib: Mapping[str, float], sold_sets: Sequence[Sequence[str]], weight_bytes: int, limits: LibraryLimits
+) -> tuple[int, float]:
+    """About (combinations, seconds of one core) a workload's library takes, without enumerating: for a warning before
+    n_max or rho makes it explode. Assumes that every sold configuration has a feasible profile, with ten cycles.
+    """
+    names = sorted({name for sold in sold_sets for name in sold})
+    index = {name: k for k, name in enumerate(names)}
+    sold = [[index[name] for name in some] for some in sold_sets]
+    memory = [memory_mib(memory_gib[name]) for name in names]
+    count = estimate_count(memory, sold, limits.n_max, memory_limit_mib(weight_bytes, limits.rho))
+    each_s = _ILP_WORK_S * limits.n_max if limits.solver == "ilp" else _WORK_OF_SIX_S * 2.0 ** (limits.n_max - 6)
+    return count, count * each_s
 
 
 def _reasons(profiles: pa.Table) -> str:

@@ -148,3 +148,8 @@ def test_room_is_judged_within_one_region_and_within_rho() -> None:
 def test_node_limit_is_checked(n_max: int) -> None:
     with pytest.raises(ValueError, match="1 to 8"):
         enumerate_combinations([1], [[0]], n_max, 10)
+
+
+def test_more_gpu_types_than_a_mask_holds_are_refused() -> None:
+    with pytest.raises(ValueError, match="at most 64 GPU types"):
+        enumerate_skeleton([1] * 65, [range(65)], 1, 10, list(range(65)))

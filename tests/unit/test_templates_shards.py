@@ -20,7 +20,7 @@ from tasks.templates.curves import workload_curves
 from tasks.templates.exact import solve_exact
 from tasks.templates.launch_class import LAUNCH_CLASSES, launch_classes
 from tasks.templates.schema import TEMPLATE_SCHEMA
-from tasks.templates.shards import LibraryLimits, ShardSpec, plan_shards, solve_shard, solve_shards
+from tasks.templates.shards import LibraryLimits, ShardSpec, estimate_library, plan_shards, solve_shard, solve_shards
 from tasks.templates.verify import sample_check, verify_templates
 
 LAYERS = 9
@@ -286,6 +286,15 @@ def test_a_model_too_large_says_what_is_missing() -> None:
 def test_an_unknown_solver_is_refused() -> None:
     with pytest.raises(ValueError, match="not exact or ilp"):
         plan(limits=replace(LIMITS, solver="magic"))
+
+
+def test_a_library_is_estimated_without_enumerating() -> None:
+    count, work_s = estimate_library(MEMORY, [CONFIGS], WEIGHT_BYTES, LIMITS)
+    exact = sum(spec.n_combinations for spec in plan())
+    assert count == pytest.approx(exact, rel=0.03)
+    more, more_s = estimate_library(MEMORY, [CONFIGS], WEIGHT_BYTES, replace(LIMITS, n_max=6, rho=99.0))
+    assert more == 461  # C(11, 6) - 1
+    assert more_s > work_s > 0
 
 
 def test_launch_classes_by_hand() -> None:
