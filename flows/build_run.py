@@ -14,8 +14,9 @@ from typing import Any, Generic, TypeVar
 from catalogs.errors import NothingFitsError
 from flows import build_work
 from flows.batching import batch_by_work
+from flows.build_explain import nothing_fits
 from flows.build_inputs import BuildInputs, WorkloadInputs
-from flows.build_sample import SampleResult, sample_job
+from flows.build_sample import SampledWorkload, SampleJob, SampleResult
 from flows.runner import code_hash
 from flows.settings import BuildResult, BuildSettings, Progress, WorkloadCounts, progress_stage
 from tasks.profiling.shapes import ModelShape
@@ -71,7 +72,7 @@ class BuildRun:
         version = f"{self.inputs.solver}-{SOLVER_VERSION}"
         library_id = self.inputs.library_id(profile_set, version)
         with progress_stage(self.progress, "plan shards"):
-            shards = [spec for item in self.inputs.workloads for spec in self.plan(item, profiles[item.workload_id])]
+            shards = self.plan(profiles)
         solved, seconds, skipped = self.solve(shards, profiles)
         files = {name: [file for file in solved if file.workload_id == name] for name in self.by_id}
         self.refuse_empty(files)
@@ -116,7 +117,20 @@ class BuildRun:
         files: list[LandedShard] = self.stage("profile", jobs, labels)
         return {file.workload_id: file for file in files}
 
-    def plan(self, item: WorkloadInputs, profile: LandedShard) -> tuple[ShardSpec, ...]:
+    def plan(self, profiles: dict[str, LandedShard]) -> list[ShardSpec]:
+        """Shards of all workloads. Raises NothingFitsError naming every workload that nothing can serve."""
+        shards: list[ShardSpec] = []
+        refused: dict[str, NothingFitsError] = {}
+        for name, item in self.by_id.items():
+            try:
+                shards += self.plan_workload(item, profiles[name])
+            except NothingFitsError as error:
+                refused[name] = error
+        if refused:
+            raise nothing_fits(self.inputs, [self.by_id[name] for name in refused], list(refused.values()))
+        return shards
+
+    def plan_workload(self, item: WorkloadInputs, profile: LandedShard) -> tuple[ShardSpec, ...]:
         """Shards of one workload."""
         inputs, workload = self.inputs, item.workload
         shape = ModelShape(workload.model, workload.weight_dtype, workload.kv_dtype)
@@ -158,11 +172,7 @@ class BuildRun:
         """Raise NothingFitsError for workloads none of whose combinations has a placement."""
         empty = [item for name, item in self.by_id.items() if not sum(file.rows for file in files[name])]
         if empty:
-            raise NothingFitsError("; ".join(self.explain(item) for item in empty))
-
-    def explain(self, item: WorkloadInputs) -> str:
-        """Why a workload has no template."""
-        return f"{item.workload.alias}: no combination of nodes meets its SLO of {item.workload.slo_ms:g} ms"
+            raise nothing_fits(self.inputs, empty)
 
     def frontier(self, files: dict[str, list[LandedShard]]) -> dict[str, build_work.FrontierFile]:
         """Frontier files by workload id."""
@@ -182,9 +192,18 @@ class BuildRun:
         profiles: dict[str, LandedShard],
     ) -> SampleResult:
         """Solve some combinations again by the ILP. A disagreement is recorded as a failed build and raised."""
+        workloads = tuple(
+            SampledWorkload(
+                item.workload.alias,
+                tuple(spec for spec in shards if spec.workload_id == name),
+                tuple(file for file in files if file.workload_id == name),
+                profiles[name],
+            )
+            for name, item in self.by_id.items()
+        )
         settings = self.settings
-        job = sample_job(self.lake_root, library_id, shards, files, profiles, settings.sample_n, settings.sample_time_s)
-        results: list[SampleResult] = self.stage("check sample", [job], [f"{len(job.cases)} combinations"])
+        job = SampleJob(self.lake_root, library_id, workloads, settings.sample_n, settings.sample_time_s)
+        results: list[SampleResult] = self.stage("check sample", [job], [f"{job.n} combinations"])
         result = results[0]
         if result.disagreements:
             record = self.record(library_id, (), len(shards), 0, result, BuildStatus.FAILED)

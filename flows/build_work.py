@@ -94,7 +94,7 @@ def profile(job: ProfileJob) -> LandedShard:
     found = find_shard(job.lake_root, known, kind=ShardKind.PROFILES) if known else None
     if found is not None:
         return found
-    _stop_if_asked()
+    stop_if_asked()
     from tasks.profiling.profile import profile_workload
 
     table = profile_workload(
@@ -123,7 +123,7 @@ def solve(job: SolveJob) -> SolvedShards:
                 files.append(found)
         if not missing:
             continue
-        _stop_if_asked()
+        stop_if_asked()
         started = time.perf_counter()
         tables = solve_shards(missing, read_landed(job.lake_root, [job.profiles[workload_id]]))
         seconds[workload_id] = seconds.get(workload_id, 0.0) + time.perf_counter() - started
@@ -136,7 +136,7 @@ def frontier(job: FrontierJob) -> FrontierFile:
     """Find and land the frontier of a workload's templates: those that no packing of smaller ones replaces."""
     from tasks.templates.frontier import frontier_mask
 
-    _stop_if_asked()
+    stop_if_asked()
     columns = ["template_id", "combination_id", "throughput_mtok_per_s", "nodes"]
     templates = read_landed(job.lake_root, job.shards, columns)
     configs, counts = node_counts(templates)
@@ -222,6 +222,7 @@ def _chunks(shards: Sequence[ShardSpec]) -> list[tuple[str, list[ShardSpec]]]:
     return chunks
 
 
-def _stop_if_asked() -> None:
+def stop_if_asked() -> None:
+    """Raise StoppedError when the command of this process has given up."""
     if STOP.is_set():
         raise StoppedError

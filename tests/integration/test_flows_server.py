@@ -8,12 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from flows_cases import is_alive, wait_until
 
 from catalogs.errors import CoralError
 from flows.server import ApiServer, api_server
@@ -33,14 +32,6 @@ time.sleep(600)
 """
 
 
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except FileNotFoundError:
-        return False
-    return stat.rpartition(")")[2].split()[0] != "Z"
-
-
 def is_free(slot: Path) -> bool:
     with (slot / "lock").open("rb") as lock:
         try:
@@ -48,15 +39,6 @@ def is_free(slot: Path) -> bool:
         except BlockingIOError:
             return False
         return True
-
-
-def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.05)
-    return condition()
 
 
 def test_the_url_answers_and_the_environment_points_to_it(api_url: str) -> None:
