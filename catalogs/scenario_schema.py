@@ -70,7 +70,7 @@ class ModelSection(Section):
     model: Name
     config: Name | None = None
     alias: Name | None = None
-    weight_dtype: Literal["bf16", "fp8", "mxfp4"] | None = None
+    weight_dtype: Literal["bf16", "fp8", "int4", "mxfp4"] | None = None
     kv_dtype: Literal["bf16", "fp8"] = "bf16"
     serving: Literal["disaggregated", "aggregated"] = "disaggregated"
     demand_req_per_s: NonNegative | None = None

@@ -129,6 +129,8 @@ class ModelSpec:
     """A model's shape, from its Hugging Face ``config.json``. ``layer_windows[i]`` is layer i's attention window (0 = full).
 
     ``n_experts`` 0 means dense; ``dense_layers`` is how many leading layers are dense in a mixture of experts.
+    ``shared_experts`` counts in widths of a routed expert. ``moe_layers[i]`` says whether layer i is a mixture of experts;
+    empty = all but the leading dense ones. ``quant_block``: rows of an fp8 block or weights of an int4 group, 0 = none.
     """
 
     model: str
@@ -159,6 +161,7 @@ class ModelSpec:
     source: str
     as_of: date
     config_file: str = ""
+    moe_layers: tuple[bool, ...] = ()
 
     @property
     def is_moe(self) -> bool:

@@ -18,7 +18,9 @@ from tasks.templates.types import Position
 GIB = 2.0**30
 BF16_BYTES = 2.0
 # Bytes per weight of the quantised matrices. mxfp4: 4 bits + one 8-bit scale per 32 values; int4 (AWQ, GPTQ): 4 bits +
-# a 16-bit scale and a 4-bit zero point per group of 128; fp8 blocks: one 32-bit scale per 128 x 128, which is nothing.
+# a 16-bit scale and a 4-bit zero point per group of 128 unless the config names another; fp8 blocks: one 32-bit scale
+# per 128 x 128, which is nothing.
+INT4_GROUP = 128
 QUANTISED_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp4": 4.25 / 8, "int4": (4 + 20 / 128) / 8}
 KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 FP8_BLOCK = 128
@@ -71,7 +73,8 @@ class ModelShape:
         """The kind of every layer, in order."""
         spec = self.spec
         windows = spec.layer_windows or (0,) * spec.layers
-        return tuple(LayerKind(spec.is_moe and i >= spec.dense_layers, windows[i]) for i in range(spec.layers))
+        is_moe = spec.moe_layers or tuple(spec.is_moe and i >= spec.dense_layers for i in range(spec.layers))
+        return tuple(LayerKind(is_moe[i], windows[i]) for i in range(spec.layers))
 
     @cached_property
     def kinds(self) -> tuple[LayerKind, ...]:
@@ -117,12 +120,22 @@ class ModelShape:
     @cached_property
     def linear_bytes(self) -> float:
         """Bytes per weight of attention and dense feed-forward matrices (mxfp4 quantises the experts alone)."""
-        return BF16_BYTES if self.weight_dtype == "mxfp4" else QUANTISED_BYTES[self.weight_dtype]
+        return BF16_BYTES if self.weight_dtype == "mxfp4" else self.expert_bytes
 
     @cached_property
     def expert_bytes(self) -> float:
         """Bytes per weight of routed experts."""
-        return QUANTISED_BYTES[self.weight_dtype]
+        if self.weight_dtype != "int4":
+            return QUANTISED_BYTES[self.weight_dtype]
+        return (4 + (20 / self._group if self._group else 0.0)) / 8
+
+    @cached_property
+    def _group(self) -> int:
+        """Weights along a matrix's input that share a scale, and (fp8) outputs: 0 = whole rows. Weights published in the
+        format say it; for others the usual 128 is taken."""
+        if self.spec.shipped_dtype == self.weight_dtype:
+            return self.spec.quant_block
+        return {"fp8": FP8_BLOCK, "int4": INT4_GROUP}.get(self.weight_dtype, 0)
 
     def attention_gemms(self, tp: int) -> tuple[Gemm, ...]:
         """The attention projections of one layer on one of ``tp`` GPUs. KV heads fewer than GPUs are replicated."""
@@ -240,37 +253,46 @@ class ModelShape:
     def tp_refusal(self, tp: int) -> str:
         """Why an engine refuses ``tp`` GPUs per tensor-parallel group; empty = legal.
 
-        vLLM's rule: heads divide evenly, KV heads divide evenly or are replicated evenly; fp8 block-quantised weights
-        also need every shard to be a whole number of blocks.
+        vLLM's rule: heads divide evenly, KV heads divide evenly or are replicated evenly; fp8 in blocks needs every shard
+        to be a whole number of blocks, int4 in groups every shard of an input (o and down projections) whole groups.
         """
         spec = self.spec
         if spec.heads % tp:
             return f"{spec.heads} heads do not divide by {tp}"
         if not spec.kv_lora_rank and spec.kv_heads % tp and tp % spec.kv_heads:
             return f"{spec.kv_heads} KV heads neither divide by {tp} nor replicate to it"
-        if self.weight_dtype == "fp8" and tp > 1:
-            block = spec.quant_block or FP8_BLOCK
-            odd = [name for name, size in self._sharded_sizes().items() if size % tp or (size // tp) % block]
+        width = [f"{name} ({size})" for name, size in self._sharded_sizes().items() if size % tp]
+        if width:
+            return f"{', '.join(width)} does not divide by {tp}"
+        if self._group and tp > 1:
+            odd = [name for name, size in self._sharded_sizes().items() if size // tp % self._group]
             if odd:
-                return f"shard of {', '.join(odd)} at {tp} GPUs is not a multiple of the fp8 block {block}"
+                unit = "block" if self.weight_dtype == "fp8" else "group"
+                return (
+                    f"shard of {', '.join(odd)} at {tp} GPUs is not a multiple of the {self.weight_dtype} {unit}"
+                    f" {self._group}"
+                )
         return ""
 
     def _sharded_sizes(self) -> dict[str, int]:
+        """Widths that tensor parallelism splits."""
         spec = self.spec
         sizes = {}
-        if not spec.is_moe or spec.dense_layers:
+        if any(not kind.is_moe for kind in self.kinds):
             sizes["intermediate"] = spec.intermediate
         if spec.is_moe:
             sizes["moe_intermediate"] = spec.moe_intermediate
         if spec.shared_experts:
             sizes["shared_experts"] = spec.shared_experts * spec.moe_intermediate
+        if self.weight_dtype == "int4":
+            sizes["attention output"] = spec.heads * (spec.v_head_dim or spec.head_dim)
         return sizes
 
     @property
     def activation_width(self) -> float:
         """Feed-forward width per token of the widest layer: the activations' share that tensor parallelism splits."""
         spec = self.spec
-        dense = spec.intermediate if not spec.is_moe or spec.dense_layers else 0
+        dense = spec.intermediate if any(not kind.is_moe for kind in self.kinds) else 0
         routed = (spec.experts_per_token + spec.shared_experts) * spec.moe_intermediate
         return float(max(dense, routed))
 

@@ -119,6 +119,11 @@ def test_missing_latent_field_is_named(field: str) -> None:
         ("torch_dtype", "int4"),
         ("tie_word_embeddings", "no"),
         ("quantization_config", {"quant_method": "awq"}),
+        ("quantization_config", {"quant_method": "gptq", "bits": 8, "group_size": 128}),
+        ("quantization_config", {"quant_method": "bitsandbytes", "load_in_4bit": True}),
+        ("quantization_config", {"quant_method": "fp8", "weight_block_size": 128}),
+        ("quantization_config", "fp8"),
+        ("hidden_act", "relu2"),
         ("layer_types", ["full_attention"]),
     ],
 )
@@ -145,11 +150,23 @@ def test_windows_apply_only_where_in_use() -> None:
     assert set(model_from_config(mistral, "m").layer_windows) == {4096}
 
 
-def test_uneven_expert_layers_are_refused() -> None:
-    with pytest.raises(CoralError, match="mlp_only_layers"):
-        model_from_config({**MIXTRAL, "mlp_only_layers": [0]}, "m")
-    with pytest.raises(CoralError, match="moe_layer_freq"):
-        model_from_config({**LATENT, "moe_layer_freq": 2}, "m")
+def test_layers_that_alternate_are_told_apart() -> None:
+    qwen = {
+        **MIXTRAL,
+        "model_type": "qwen2_moe",
+        "moe_intermediate_size": 1408,
+        "shared_expert_intermediate_size": 5632,
+    }
+    every_second = model_from_config({**qwen, "decoder_sparse_step": 2}, "m")
+    assert every_second.moe_layers == (False, True) * 16
+    assert (every_second.dense_layers, every_second.shared_experts) == (1, 4)  # 5632 = 4 x 1408
+    named = model_from_config({**qwen, "mlp_only_layers": [0, 5]}, "m")
+    assert [i for i in range(32) if not named.moe_layers[i]] == [0, 5]
+    assert model_from_config(qwen, "m").moe_layers == ()
+    every_third = model_from_config({**LATENT, "moe_layer_freq": 3}, "m")  # from layer 3 on: 3, 6, ...
+    assert [i for i, is_moe in enumerate(every_third.moe_layers) if is_moe] == list(range(3, 32, 3))
+    with pytest.raises(CoralError, match=r"mlp_only_layers.*layer numbers from 0 to 31"):
+        model_from_config({**qwen, "mlp_only_layers": [32]}, "m")
 
 
 def test_nested_text_config_and_no_object() -> None:
@@ -158,3 +175,51 @@ def test_nested_text_config_and_no_object() -> None:
     assert model_from_config(nested, "m").layer_windows == (512, 0) * 16
     with pytest.raises(CoralError, match="not a JSON object"):
         model_from_config(json.loads("[1]"), "m")
+
+
+@pytest.mark.parametrize(
+    ("quantisation", "expected"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, ("fp8", 128)),
+        ({"quant_method": "fp8"}, ("fp8", 0)),
+        ({"quant_method": "fbgemm_fp8"}, ("fp8", 0)),
+        ({"quant_method": "mxfp4"}, ("mxfp4", 0)),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, ("int4", 128)),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, ("int4", 32)),
+        ({"quant_method": "gptq", "bits": 4, "group_size": -1}, ("int4", 0)),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {
+            "num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}}}}, ("int4", 128)),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": {
+            "num_bits": 8, "type": "float", "strategy": "channel"}}}}, ("fp8", 0)),
+    ],
+)  # fmt: skip
+def test_published_formats(quantisation: dict, expected: tuple[str, int]) -> None:
+    spec = model_from_config({**LLAMA, "quantization_config": quantisation}, "m")
+    assert (spec.shipped_dtype, spec.quant_block) == expected
+
+
+def test_unknown_compression_names_its_group() -> None:
+    eight_bit = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"g": {"weights": {"num_bits": 8, "type": "int"}}},
+    }
+    with pytest.raises(CoralError, match=r"config_groups\.g\.weights' of its config are 8-bit 'int'"):
+        model_from_config({**LLAMA, "quantization_config": eight_bit}, "m")
+
+
+def test_latent_attention_without_a_query_rank() -> None:
+    lite = model_from_config({**LATENT, "model_type": "deepseek_v2", "q_lora_rank": None}, "m")
+    assert (lite.q_lora_rank, lite.kv_lora_rank, lite.head_dim) == (0, 512, 192)
+
+
+def test_windows_of_gemma2_and_llama4() -> None:
+    gemma = model_from_config({**LLAMA, "model_type": "gemma2", "sliding_window": 4096}, "m")
+    assert gemma.layer_windows == (4096, 0) * 16
+    llama4 = {"model_type": "llama4", "torch_dtype": "bfloat16", "text_config": {
+        **LLAMA, "model_type": "llama4_text", "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+        "num_local_experts": 128, "num_experts_per_tok": 1, "interleave_moe_layer_step": 2, "attention_chunk_size": 8192,
+    }}  # fmt: skip
+    spec = model_from_config(llama4, "m")
+    assert spec.layer_windows == (8192, 8192, 8192, 0) * 8
+    assert spec.moe_layers == (False, True) * 16
+    assert (spec.intermediate, spec.moe_intermediate, spec.shared_experts) == (16384, 8192, 1)

@@ -15,7 +15,20 @@ from catalogs.errors import CoralError, Finding, HeldError, InputError, LakeErro
 from flows import cli
 from flows.cli_progress import LineProgress
 
-COMMANDS = ("init", "validate", "build", "allocate", "plan", "sql", "plans", "plans list", "plans show", "plans diff")
+COMMANDS = (
+    "init",
+    "validate",
+    "build",
+    "allocate",
+    "plan",
+    "sql",
+    "plans",
+    "plans list",
+    "plans show",
+    "plans diff",
+    "models add",
+    "models show",
+)
 HEAVY = ("prefect", "dask", "distributed", "numba", "duckdb", "pyarrow", "pulp", "highspy", "numpy")
 
 
