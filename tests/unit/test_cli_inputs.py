@@ -77,7 +77,7 @@ def test_every_fault_is_a_line_and_the_exit_code_2(run: Run, tmp_path: Path) -> 
     [
         (("validate", "cor"), "did you mean core?"),
         (("validate", "no/such.yaml"), "does not exist"),
-        (("plan", "--scenario", "exended"), "did you mean extended?"),
+        (("plan", "--scenario", "exended"), "did you mean extended"),
         (("build", "--scenario", "no/such.yaml"), "does not exist"),
         (("allocate", "--scenario", "paper-cor"), "did you mean paper-core"),
     ],
