@@ -96,7 +96,7 @@ class StageTimes:
             kinds = roofline.shape.kinds
             return np.array([roofline.layer_ms(n, kind, tp, workload.phase, length, hit * length) for kind in kinds])
 
-        derate = cells.settings.derate(workload.phase)
+        derate = cells.settings.derate(workload.phase, roofline.gpu.gpu)
         layer = layers(context) / derate
         lone = layer if lone_context <= context else layers(lone_context) / derate
         return cls(layer, lone, roofline.embedding_ms(n, tp) / derate, roofline.lm_head_ms(rows, tp) / derate)

@@ -57,9 +57,14 @@ class ProfileSettings:
     link_hop_ms: float = 0.02
     # Relative error of a rate where no error was measured. assumed
     unknown_rel_error: float = 0.25
+    # (GPU, phase, de-rating) of the model at hand from benchmarks of one's own; they replace the two stated above.
+    calibration: tuple[tuple[str, str, float], ...] = ()
 
-    def derate(self, phase: Phase) -> float:
-        """The phase's de-rating."""
+    def derate(self, phase: Phase, gpu: str = "") -> float:
+        """The phase's de-rating on ``gpu``: from a benchmark where there is one, else as stated."""
+        for name, of_phase, value in self.calibration:
+            if (name, of_phase) == (gpu, phase.value):
+                return value
         return self.prefill_derate if phase is Phase.PREFILL else self.decode_derate
 
 
