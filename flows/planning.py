@@ -86,9 +86,9 @@ def _decide(
 def _solve(problem: AllocationProblem) -> AllocationResult:
     """The solver's answer, refused unless it is a plan that the independent check accepts."""
     from tasks.allocation.checker import check_result
-    from tasks.allocation.ilp import solve_ilp
+    from tasks.allocation.covers.solver import solve_covers
 
-    result = solve_ilp(problem, PLAN_LIMITS)
+    result = solve_covers(problem, PLAN_LIMITS)
     if result.status in (SolveStatus.ERROR, SolveStatus.INFEASIBLE):
         raise CoralError(
             f"no plan was found ({result.status.value}): {result.note}", remedy="loosen the limits, or report this"

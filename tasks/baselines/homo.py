@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catalogs.ids import split_node_config
-from tasks.allocation.ilp import solve_ilp
+from tasks.allocation.covers.solver import solve_covers
 from tasks.allocation.types import (
     AllocationProblem,
     AllocationResult,
@@ -78,7 +78,7 @@ def homogeneous_only(problem: AllocationProblem) -> AllocationProblem:
 
 def homo_optimal(problem: AllocationProblem, limits: SolveLimits) -> HomoOptimal:
     """The least cost of homogeneous replicas for the same inputs and rules, with the solver's bound."""
-    result = solve_ilp(homogeneous_only(problem), limits, allow_shortage=False)
+    result = solve_covers(homogeneous_only(problem), limits, allow_shortage=False)
     if result.status in (SolveStatus.OPTIMAL, SolveStatus.GAP) or result.instances:
         return HomoOptimal(result.cost_usd_per_h, result.lower_bound_usd, "", result)
     if result.status is SolveStatus.INFEASIBLE:
