@@ -83,11 +83,13 @@ def headroom(
     *,
     lowest: float = 0.3,
     step: float = 0.01,
+    counts_transfer: bool = True,
 ) -> Headroom:
     """Bisects the load on ``instances`` (one model, one phase) over multiples of ``step`` in [lowest, 1].
 
     Prefill is judged by TTFT. Decode is judged by TPOT as the user sees it but for the sending end of the KV transfer: its
-    requests come as they arrive, from a prefill that takes no time. Never above 1: more than the stored rate is not planned.
+    requests come as they arrive, from a prefill that takes no time; without ``counts_transfer`` (see Slo) from the arrival of
+    the KV. Never above 1: more than the stored rate is not planned.
     """
     phases = {(instance.phase, instance.model) for instance in instances}
     if len(phases) != 1:
@@ -95,9 +97,11 @@ def headroom(
     if not 0 < percentile < 100:
         raise SimulationInputError(f"percentile {percentile}", remedy="give a percentile between 0 and 100")
     tried: dict[float, float] = {}
+    total = sum(instance.rate_req_per_s for instance in instances)
 
     def holds(share: float) -> bool:
-        tried[share] = attained(instances, slo_ms, requests_at(share * sum(i.rate_req_per_s for i in instances)))
+        asked = requests_at(share * total)
+        tried[share] = attained(instances, slo_ms, asked, counts_transfer=counts_transfer)
         return tried[share] >= percentile / 100
 
     low, high = round(lowest / step), round(1 / step)
@@ -109,7 +113,9 @@ def headroom(
     return Headroom(low * step, slo_ms, percentile, tried)
 
 
-def attained(instances: Sequence[SimInstance], slo_ms: float, requests: Requests) -> float:
+def attained(
+    instances: Sequence[SimInstance], slo_ms: float, requests: Requests, *, counts_transfer: bool = True
+) -> float:
     """Share of the requests after the warm-up that met the limit of the instances' phase."""
     phase = instances[0].phase
     if phase is Phase.PREFILL:
@@ -119,7 +125,7 @@ def attained(instances: Sequence[SimInstance], slo_ms: float, requests: Requests
     else:
         regions = sorted({instance.region for instance in instances})
         result = simulate(requests, [*instances, *(_instant_prefill(instances, region) for region in regions)])
-        latency = result.tpot_s
+        latency = result.tpot_s if counts_transfer else result.tpot_after_transfer_s
     counted = requests.arrival_s >= WARM_UP_SHARE * requests.arrival_s[-1]
     counted &= (requests.output_tokens > 1) | (phase is Phase.PREFILL)
     if not counted.any():

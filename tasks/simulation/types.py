@@ -233,11 +233,18 @@ class SimResult:
     @property
     def tpot_s(self) -> Floats:
         """Time per output token after the first as the user sees it: KV transfer and wait included. NaN for one token."""
-        steps = (self.requests.output_tokens - 1).astype(np.float64)
-        return np.divide(self.finish_s - self.first_token_s, steps, out=np.full(len(steps), np.nan), where=steps > 0)
+        return self._per_step(self.finish_s - self.first_token_s)
+
+    @property
+    def tpot_after_transfer_s(self) -> Floats:
+        """The same from the moment the KV has arrived: wait included, transfer not."""
+        return self._per_step(self.finish_s - self.kv_ready_s)
 
     @property
     def decode_tpot_s(self) -> Floats:
         """Time per output token from joining a micro-batch on: what the decode template alone promises."""
+        return self._per_step(self.finish_s - self.decode_start_s)
+
+    def _per_step(self, seconds: Floats) -> Floats:
         steps = (self.requests.output_tokens - 1).astype(np.float64)
-        return np.divide(self.finish_s - self.decode_start_s, steps, out=np.full(len(steps), np.nan), where=steps > 0)
+        return np.divide(seconds, steps, out=np.full(len(steps), np.nan), where=steps > 0)
