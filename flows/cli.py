@@ -15,6 +15,8 @@ from catalogs.errors import CoralError
 from flows import cli_inputs, cli_models, cli_plan, cli_plans, cli_profiles, cli_sql
 from flows.cli_common import ExitCode, say, say_error
 
+_INTERRUPTED = "interrupted: what was published is untouched, finished work is kept; run the same command to go on"
+
 app = typer.Typer(
     name="coral",
     help="Plan what GPUs to rent and how to lay LLMs over them, at the least cost that meets demand and latency.",
@@ -49,8 +51,14 @@ def main() -> int:
     except BrokenPipeError:
         # The reader (`| head`) has left: nothing is wrong. Point stdout elsewhere so that Python's own flush is quiet.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except RuntimeError as error:
+        # DuckDB's own word for Ctrl-C during a statement; a time limit's interrupt is another class.
+        if str(error) != "Query interrupted":
+            raise
+        say(_INTERRUPTED)
+        return ExitCode.INTERRUPTED
     except SystemExit as stop:
         if stop.code == ExitCode.INTERRUPTED:
-            say("interrupted: what was published is untouched, finished work is kept; run the same command to go on")
+            say(_INTERRUPTED)
         raise
     return ExitCode.OK

@@ -68,6 +68,7 @@ def test_plan_prints_the_published_plan(first: tuple[Path, str, str]) -> None:
         assert workload in out
     assert "aws/eu-central-1" in out
     assert "% of the best plan this library can express" in out
+    assert max(len(line) for line in out.splitlines()) <= 100
     assert "published as version 1 of my-prod" in err
     shown = coral("plans", "show", "-s", SCENARIO, cwd=folder)
     assert shown.stdout == out

@@ -7,28 +7,27 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from catalogs.errors import CoralError, Finding, HeldError, InputError, LakeError, ShortfallError
 from flows import cli
 from flows.cli_progress import LineProgress
 
-COMMANDS = (
-    "init",
-    "validate",
-    "build",
-    "allocate",
-    "plan",
-    "sql",
-    "plans",
-    "plans list",
-    "plans show",
-    "plans diff",
-    "models add",
-    "models show",
-)
+
+def command_names(group: Any, prefix: str = "") -> Iterator[tuple[str, bool]]:
+    """(``plans list``, whether it is a group) of every command of the app."""
+    for name, command in group.commands.items():
+        yield f"{prefix}{name}", hasattr(command, "commands")
+        if hasattr(command, "commands"):
+            yield from command_names(command, f"{prefix}{name} ")
+
+
+COMMANDS = dict(command_names(typer.main.get_command(cli.app)))
 HEAVY = ("prefect", "dask", "distributed", "numba", "duckdb", "pyarrow", "pulp", "highspy", "numpy")
 
 
@@ -55,7 +54,7 @@ def test_help_imports_nothing_heavy(command: str) -> None:
     assert f"Usage: coral {command}".strip() in done.stdout
 
 
-@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "plans"])
+@pytest.mark.parametrize("command", [name for name, is_group in COMMANDS.items() if not is_group])
 def test_every_command_shows_an_example_of_itself(command: str) -> None:
     text = coral(*command.split(), "--help").stdout
     assert f"\n    coral {command}" in text.split("Example:")[1]
@@ -136,10 +135,16 @@ def test_a_bug_keeps_its_traceback_and_exits_1(tmp_path: Path) -> None:
     assert "ZeroDivisionError: a bug" in done.stderr
 
 
-def test_an_interrupt_exits_130_and_says_what_holds() -> None:
+def test_contracts_commands_are_there() -> None:
+    wanted = {"init", "validate", "build", "allocate", "plan", "plans list", "plans show", "plans diff", "sql"}
+    assert wanted <= COMMANDS.keys()
+
+
+@pytest.mark.parametrize("raised", ["KeyboardInterrupt", "RuntimeError('Query interrupted')"])
+def test_an_interrupt_exits_130_and_says_what_holds(raised: str) -> None:
     code = (
         "import sys, flows.cli as cli\n"
-        "def hang(): raise KeyboardInterrupt\n"
+        f"def hang(): raise {raised}\n"
         "cli.app.command('hang')(hang)\nsys.argv = ['coral', 'hang']\nsys.exit(cli.main())"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
