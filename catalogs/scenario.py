@@ -13,6 +13,15 @@ from catalogs.catalog import Catalog, load_catalog
 from catalogs.demand import planned_rate
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
 from catalogs.feeds import DemandWindow
+from catalogs.measured import (
+    CALIBRATION,
+    RATES,
+    Calibration,
+    MeasuredRate,
+    calibrations,
+    measured_rates,
+    read_measured_table,
+)
 from catalogs.scenario_schema import MOMENTS, ModelSection, Scenario
 from catalogs.supply import Capacity, QuotaLimit
 from catalogs.tables import DATA_DIR
@@ -40,7 +49,7 @@ class ModelPlanDemand:
 @dataclass(frozen=True)
 class LoadedScenario:
     """A scenario with its inputs resolved. ``offers`` are cheapest first; ``rejects`` are rows set aside with reasons;
-    ``warnings`` are (code, text)."""
+    ``warnings`` are (code, text). ``measured`` and ``calibrations`` are the user's own, of this scenario's models."""
 
     scenario: Scenario
     path: Path
@@ -56,6 +65,8 @@ class LoadedScenario:
     rejects: tuple[Finding, ...]
     warnings: tuple[tuple[str, str], ...]
     best: Mapping[tuple[str, str], Offer] = field(repr=False)
+    measured: tuple[MeasuredRate, ...] = ()
+    calibrations: tuple[Calibration, ...] = ()
 
     @property
     def price_as_of(self) -> date:
@@ -133,13 +144,22 @@ def _validate_feed(path: Path) -> list[Finding]:
     from catalogs.feeds import check_own_offers, read_feed
 
     tables = {"offers": "own_offers", "availability": "availability", "quotas": "quotas", "demand": "demand"}
-    for stem, table in tables.items():
+    measured = {"measured": RATES, "calibration": CALIBRATION}
+    for stem, table in {**tables, **measured}.items():
         if stem in path.stem:
+            if table in (RATES, CALIBRATION):
+                return _measured_faults(path, table)
             feed = read_feed(path, table, load_catalog(), path.name)
             feed = check_own_offers(feed) if table == "own_offers" else feed
             return [*feed.errors, *feed.rejects]
-    remedy = "name it after what it holds: " + ", ".join(f"{stem}.csv" for stem in tables)
+    remedy = "name it after what it holds: " + ", ".join(f"{stem}.csv" for stem in (*tables, *measured))
     return [Finding(path.name, 0, "", "", "cannot tell what table this is", remedy)]
+
+
+def _measured_faults(path: Path, table: str) -> list[Finding]:
+    catalog = load_catalog()
+    read = read_measured_table(path, table, catalog, path.name)
+    return (measured_rates(read, catalog, ()) if table == RATES else calibrations(read, catalog))[1]
 
 
 def _validate_config(path: Path) -> list[Finding]:

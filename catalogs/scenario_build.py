@@ -12,6 +12,7 @@ from catalogs import feeds as own
 from catalogs.catalog import Catalog
 from catalogs.errors import CoralError, Finding, UnknownNameError, close_matches_remedy
 from catalogs.ids import split_node_config
+from catalogs.measured import CALIBRATION, RATES, Calibration, MeasuredRate, read_own_measurements
 from catalogs.scenario import (
     LoadedScenario,
     ModelPlanDemand,
@@ -51,6 +52,7 @@ class _Builder:
         self.check_duplicates(resolved)
         windows = self.read_demand()
         capacity = self.read_capacity(supply)
+        measured = self.read_measured([spec for _, _, spec, _ in resolved], configs)
         scenario = self.draft.whole
         self.check_spot()
         if self.errors:
@@ -58,7 +60,8 @@ class _Builder:
         assert scenario is not None, "a scenario without faults was not read"
         assert supply is not None, "a scenario without faults has no supply"
         assert capacity is not None, "a scenario without faults has no capacity"
-        return self.assemble(scenario, supply, configs, resolved, windows, capacity), [], self.rejects
+        loaded = self.assemble(scenario, supply, configs, resolved, windows, capacity)
+        return replace(loaded, measured=measured[0], calibrations=measured[1]), [], self.rejects
 
     # -- helpers -------------------------------------------------------------------------------------------------
     def fault(self, key: Key, value: object, reason: str, remedy: str) -> None:
@@ -70,11 +73,8 @@ class _Builder:
     def feed(self, section: Any, key: Key, table: str) -> own.Feed | None:
         if section is None or section.file is None:
             return None
-        path = self.path.parent / section.file
-        if not path.is_file():
-            self.fault(key, section.file, "the file does not exist", f"put it at {section.file} beside the scenario")
-            return None
-        return own.read_feed(path, table, self.catalog, section.file)
+        found = self.file_of(str(key[0]))
+        return None if found is None else own.read_feed(found[0], table, self.catalog, found[1])
 
     def keep(self, feed: own.Feed) -> own.Feed:
         self.errors += feed.errors
@@ -296,6 +296,29 @@ class _Builder:
         if "availability" not in sections:
             return None
         return Capacity(sections["availability"].default_nodes, seen, tuple(limits))
+
+    def read_measured(
+        self, specs: Sequence[ModelSpec], configs: dict[str, NodeConfig]
+    ) -> tuple[tuple[MeasuredRate, ...], tuple[Calibration, ...]]:
+        """The user's own measurements of this scenario's models. A fault refuses the file."""
+        catalog = merged_catalog(self.catalog, {spec.model: spec for spec in specs}, configs)
+        served = {spec.model for spec in specs}
+        files = {RATES: self.file_of("profiles"), CALIBRATION: self.file_of("calibration")}
+        rates, derates, faults = read_own_measurements(files, catalog, configs)
+        self.errors += faults
+        return tuple(r for r in rates if r.model in served), tuple(d for d in derates if d.model in served)
+
+    def file_of(self, name: str) -> tuple[Path, str] | None:
+        """The file that a section names, and how messages call it; None where there is none."""
+        section = self.draft.sections.get(name)
+        if section is None:
+            return None
+        path = self.path.parent / section.file
+        if not path.is_file():
+            reason, remedy = "the file does not exist", f"put it at {section.file} beside the scenario"
+            self.fault((name, "file"), section.file, reason, remedy)
+            return None
+        return path, section.file
 
     # -- the result ----------------------------------------------------------------------------------------------
     def assemble(

@@ -125,7 +125,8 @@ def _fill_in_auto(value: object) -> object:
 class PolicySection(Section):
     """How to plan. ``headroom: auto`` is 0.8 of the rate for prefill, 0.9 for decode. ``demand_percentile``: of one-minute
     Poisson counts at the stated mean (null = plan for the mean). ``init_minutes`` of an ``interval_minutes`` long plan are
-    lost on a new node."""
+    lost on a new node. ``safety_percentile``: plan with rates that hold in that share of cases, given each rate's error
+    (null = with the expected rates). ``measured_only``: use only rates that rest on measurements or fits to them."""
 
     shortage: Literal["uniform", "priority"] = "uniform"
     headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_auto)] = AUTO_HEADROOM
@@ -134,6 +135,8 @@ class PolicySection(Section):
     init_minutes: NonNegative = 6.0
     interval_minutes: Positive = 60.0
     budget_usd_per_h: Positive | None = None
+    safety_percentile: Percentile | None = None
+    measured_only: Flag = False
 
     @property
     def init_share(self) -> float:
@@ -155,7 +158,8 @@ class FileSection(Section):
 
 
 class Scenario(Section):
-    """A whole scenario file."""
+    """A whole scenario file. ``profiles``: measured node rates that replace modelled ones; ``calibration``: de-ratings per
+    GPU and model from benchmarks."""
 
     schema_version: Annotated[Literal[1], Field(alias="schema")]
     id: Annotated[str, Field(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
@@ -168,3 +172,5 @@ class Scenario(Section):
     availability: AvailabilitySection
     quotas: FileSection | None = None
     demand: FileSection | None = None
+    profiles: FileSection | None = None
+    calibration: FileSection | None = None

@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from catalogs.ids import short_hash
+from catalogs.measured import MeasuredRate
 from catalogs.scenario import LoadedScenario, load_scenario
 from catalogs.types import Efficiency, Gpu, NodeConfig, Workload
 from flows.runner import code_hash
 from flows.settings import BuildSettings
+from tasks.profiling.memory import ProfileSettings
 
 _KEY_FOLDER = "keys"
 
@@ -60,9 +62,21 @@ class BuildInputs:
                 "efficiencies": {name: _plain(asdict(factors)) for name, factors in self.efficiencies.items()},
                 "mode": self.mode,
                 "max_stages": self.n_max,
+                "settings": _plain(asdict(self.settings_of(item))),
+                "measured": [_plain(asdict(rate)) for rate in self.measured_of(item)],
                 "code": _profiling_code(),
             }
         )
+
+    def settings_of(self, item: WorkloadInputs) -> ProfileSettings:
+        """Profiling settings of a workload: the engine's, with the de-ratings that benchmarks of its model gave."""
+        own = [c for c in self.loaded.calibrations if c.model == item.workload.model.model]
+        return ProfileSettings(calibration=tuple((c.gpu, c.phase.value, c.derate) for c in own))
+
+    def measured_of(self, item: WorkloadInputs) -> tuple[MeasuredRate, ...]:
+        """Measured rates of a workload, in the file's order."""
+        workload = item.workload
+        return tuple(r for r in self.loaded.measured if (r.model, r.phase) == (workload.model.model, workload.phase))
 
     def library_id(self, profile_set_id: str, solver_version: str) -> str:
         """Id of the library these inputs and profiles lead to. What regions sell whole decides which combinations exist."""

@@ -23,6 +23,8 @@ from warehouse.land import content_hash, find_shard, read_landed, write_shard
 from warehouse.records import LandedShard, ShardKind
 
 if TYPE_CHECKING:
+    from catalogs.measured import MeasuredRate
+    from tasks.profiling.memory import ProfileSettings
     from tasks.templates.shards import ShardSpec
 
 FRONTIER_FILTER = "all"
@@ -40,7 +42,7 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class ProfileJob:
-    """Profile one workload. ``key`` is the hash of all that follows."""
+    """Profile one workload. ``key`` is the hash of all that follows; ``measured`` are rates in place of modelled ones."""
 
     lake_root: Path
     key: str
@@ -50,6 +52,8 @@ class ProfileJob:
     efficiencies: Mapping[str, Efficiency]
     mode: str
     max_stages: int
+    settings: ProfileSettings | None = None
+    measured: tuple[MeasuredRate, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -95,11 +99,13 @@ def profile(job: ProfileJob) -> LandedShard:
     if found is not None:
         return found
     stop_if_asked()
+    from tasks.profiling.measured import with_measured
     from tasks.profiling.profile import profile_workload
 
     table = profile_workload(
-        job.workload, job.node_configs, job.gpus, job.efficiencies, mode=job.mode, max_stages=job.max_stages
+        job.workload, job.node_configs, job.gpus, job.efficiencies, job.settings, job.mode, job.max_stages
     )
+    table = with_measured(table, job.measured, job.workload, job.settings, job.mode, job.max_stages)
     file = write_shard(
         job.lake_root, table, content_hash(table), kind=ShardKind.PROFILES, workload_id=job.workload.workload_id
     )
