@@ -181,7 +181,7 @@ def estimated_work_s(
     tried = pairs[np.minimum(n_nodes, len(pairs)) - 1]
     if solver == "ilp":
         return _ILP_WORK_S * n_nodes.astype(np.float64)
-    return 2e-6 + _WORK_PER_PAIR_S * tried * (1.0 + n_types * n_types / 6.0)
+    return 6e-6 + _WORK_PER_PAIR_S * tried * (1.0 + n_types * n_types / 6.0)
 
 
 def estimate_library(
