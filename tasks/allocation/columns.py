@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.allocation.column_kernels import price_and_fit, undominated
 from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
 
 # Comparing every pair is quadratic; larger sets come out of the template frontier already.
 _DOMINANCE_LIMIT = 6000
-_CHUNK = 256
 # A workload is served at a demand D when its rate is at least D less this relative tolerance: sums of floats.
 RATE_TOLERANCE = 1e-9
 
@@ -56,41 +56,6 @@ def planned_req_per_s(candidates: WorkloadCandidates) -> NDArray[np.float64]:
     return candidates.headroom * tok_per_s / candidates.tokens_per_request
 
 
-def instance_price(counts: NDArray[np.int16], price_usd_per_h: NDArray[np.float64]) -> NDArray[np.float64]:
-    """USD per hour of one instance of each template at a region's node prices; NaN where a needed node is not sold."""
-    sold = ~np.isnan(price_usd_per_h)
-    total = counts.astype(np.float64) @ np.where(sold, price_usd_per_h, 0.0)
-    total[(counts[:, ~sold] > 0).any(axis=1)] = np.nan
-    return total
-
-
-def undominated(
-    counts: NDArray[np.int16], rate: NDArray[np.float64], limit: int = _DOMINANCE_LIMIT
-) -> NDArray[np.bool_]:
-    """Mask of templates that no other one matches with as few nodes of every configuration and as high a rate.
-
-    Of exact twins the first is kept. More than ``limit`` templates are returned unexamined.
-    """
-    n = len(rate)
-    keep = np.ones(n, dtype=np.bool_)
-    if n > limit:
-        return keep
-    index = np.arange(n)
-    for start in range(0, n, _CHUNK):
-        rows = slice(start, min(start + _CHUNK, n))
-        no_more = np.ones((rows.stop - rows.start, n), dtype=np.bool_)
-        no_less = np.ones_like(no_more)
-        for k in range(counts.shape[1]):
-            mine = counts[rows, k, None]
-            no_more &= counts[None, :, k] <= mine
-            no_less &= counts[None, :, k] >= mine
-        faster = rate[None, :] >= rate[rows, None]
-        twin = no_more & no_less & (rate[None, :] == rate[rows, None])
-        beaten = no_more & faster & ~(twin & (index[None, :] >= index[rows, None]))
-        keep[rows] = ~beaten.any(axis=1)
-    return keep
-
-
 def make_columns(problem: AllocationProblem, *, prune: bool = True) -> Columns:
     """The columns worth having. Models with no demand get none, so that an optimum releases what runs for them.
 
@@ -112,26 +77,29 @@ def make_columns(problem: AllocationProblem, *, prune: bool = True) -> Columns:
 
 def _servable(problem: AllocationProblem, columns: Columns) -> NDArray[np.intp]:
     """Rows in regions where every phase of the model has a column: elsewhere an instance would serve nobody."""
-    present = set(zip(columns.workload.tolist(), columns.region.tolist(), strict=True))
+    present = np.zeros((len(problem.candidates), len(problem.regions)), dtype=np.bool_)
+    present[columns.workload, columns.region] = True
     ids = {candidates.workload_id: w for w, candidates in enumerate(problem.candidates)}
-    siblings = {
-        ids[w]: [ids[other] for other in demand.workload_ids] for demand in problem.demands for w in demand.workload_ids
-    }
-    whole = {(w, r) for w, r in present if all((other, r) in present for other in siblings[w])}
-    pairs = zip(columns.workload.tolist(), columns.region.tolist(), strict=True)
-    return np.flatnonzero(np.fromiter((pair in whole for pair in pairs), dtype=np.bool_, count=len(columns)))
+    whole = np.zeros_like(present)
+    for demand in problem.demands:
+        phases = [ids[workload_id] for workload_id in demand.workload_ids]
+        whole[phases] = present[phases].all(axis=0)
+    return np.flatnonzero(whole[columns.workload, columns.region])
 
 
 def _workload_columns(
     problem: AllocationProblem, w: int, candidates: WorkloadCandidates, demand: ModelDemand, *, prune: bool
 ) -> list[Columns]:
-    order = np.argsort(np.array(candidates.template_ids, dtype=object), kind="stable").astype(np.intp)
+    order = np.argsort(np.array(candidates.template_ids, dtype=np.str_), kind="stable").astype(np.intp)
     rate = planned_req_per_s(candidates)
     order = order[candidates.throughput_mtok_per_s[order] > 0]
     share = np.minimum(rate[order] / demand.planned_req_per_s, 1.0)
     counts = candidates.counts[order]
-    keep = undominated(counts, share) if prune else np.ones(len(order), dtype=np.bool_)
-    row_of = {candidates.template_ids[i]: position for position, i in enumerate(order)}
+    keep = np.ones(len(order), dtype=np.bool_)
+    if prune and len(order) <= _DOMINANCE_LIMIT:
+        keep = undominated(counts, share)
+    here = {template_id for _, template_id in problem.running}
+    row_of = {candidates.template_ids[i]: at for at, i in enumerate(order) if candidates.template_ids[i] in here}
     parts = []
     for region in sorted(demand.regions):
         r = problem.regions.index(region)
@@ -139,8 +107,7 @@ def _workload_columns(
         for (running_region, template_id), count in problem.running.items():
             if running_region == region and template_id in row_of:
                 running[row_of[template_id]] = count
-        price = instance_price(counts, problem.price_usd_per_h[r])
-        fits = _most_instances(counts, problem.capacity_nodes[r])
+        price, fits = price_and_fit(counts, problem.price_usd_per_h[r], problem.capacity_nodes[r])
         rows = np.flatnonzero((keep | (running > 0)) & ~np.isnan(price) & (fits > 0))
         enough = np.ceil((1.0 - RATE_TOLERANCE) / share[rows]).astype(np.int64)
         parts.append(
@@ -157,15 +124,6 @@ def _workload_columns(
             )
         )
     return parts
-
-
-def _most_instances(counts: NDArray[np.int16], capacity: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many instances of each template fit alone into a region."""
-    most = np.full(len(counts), np.iinfo(np.int64).max, dtype=np.int64)
-    for k in range(counts.shape[1]):
-        used = counts[:, k] > 0
-        most[used] = np.minimum(most[used], capacity[k] // counts[used, k])
-    return most
 
 
 def _no_columns(n_configs: int) -> Columns:

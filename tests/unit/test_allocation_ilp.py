@@ -13,7 +13,8 @@ from allocation_cases import R1, R2, enumerate_plans, problem, random_problem, w
 from catalogs.types import Phase
 from tasks.allocation import ilp
 from tasks.allocation.checker import check_result
-from tasks.allocation.columns import make_columns, undominated
+from tasks.allocation.column_kernels import undominated
+from tasks.allocation.columns import make_columns
 from tasks.allocation.ilp import solve_ilp
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
 

@@ -1,4 +1,4 @@
-"""Which columns can be in a plan better than the one at hand: all others are dropped, without loss."""
+"""What a plan costs at least if it uses a given column: columns beyond the best plan known are dropped, without loss."""
 
 from __future__ import annotations
 
@@ -7,27 +7,20 @@ from numpy.typing import NDArray
 
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers import kernels
-from tasks.allocation.covers.pricing import ModelBlocks, NodePrices, block_table, grid_steps
-from tasks.allocation.types import AllocationProblem
+from tasks.allocation.covers.pricing import Block, ModelBlocks, NodePrices, block_table, grid_steps
 
 Floats = NDArray[np.float64]
 
 
-def surviving_columns(
-    problem: AllocationProblem,
-    columns: Columns,
-    models: list[ModelBlocks],
-    prices: NodePrices,
-    dual_value: float,
-    upper: float,
-    size: int,
-) -> NDArray[np.intp]:
-    """Columns whose use does not by itself push the bound to ``upper`` or beyond.
+def bounds_if_used(
+    columns: Columns, models: list[ModelBlocks], prices: NodePrices, dual_value: float, size: int
+) -> Floats:
+    """Per column a lower bound on the cost of every plan that uses it; inf where none can.
 
     Notation: V_m least cost of covering m at ``prices`` (rates rounded up), LB = sum V_m - ``dual_value`` (duals x
     supply). With one instance of column i in phase w, region r the model costs at least
-    c_i + min over g of [rest of the model when w supplies g steps in r + f_wr(g - t_i)] =: c_i + M(t_i).
-    Column i is dropped if LB - V_m + c_i + M(t_i) > upper. Minimum regions are left out: that only lowers the bound.
+    c_i + min over g of [rest of the model when w supplies g steps in r + f_wr(g - t_i)] =: c_i + M(t_i),
+    so the plan costs at least LB - V_m + c_i + M(t_i). Minimum regions are left out: that only lowers the bound.
     """
     tables = [[[block_table(b, prices, size, up=True) for b in phases] for phases in model.blocks] for model in models]
     joined = [[sum((t.f for t in row), start=np.zeros(size + 1)) for row in per_model] for per_model in tables]
@@ -37,8 +30,7 @@ def surviving_columns(
         for rows, rest in zip(joined, others, strict=True)
     ]
     bound = float(sum(values)) - dual_value
-    room = upper - bound + 1e-7 * max(1.0, abs(upper))
-    kept = []
+    least = np.full(len(columns), np.inf)
     for model, per_model, rest, value in zip(models, tables, others, values, strict=True):
         for r, phases in enumerate(model.blocks):
             for w, block in enumerate(phases):
@@ -46,16 +38,19 @@ def surviving_columns(
                 for other, table in enumerate(per_model[r]):
                     if other != w:
                         everything_else += table.f
-                least = kernels.best_with_item(everything_else, per_model[r][w].f)
-                price = np.minimum(prices.kept, prices.new) if (block.running > 0).any() else prices.new
-                cost = kernels.item_costs(block.node, block.count, prices.new[block.region])
-                running = block.running > 0
-                if running.any():
-                    kept_cost = kernels.item_costs(block.node[running], block.count[running], price[block.region])
-                    cost[running] = kept_cost
+                with_item = kernels.best_with_item(everything_else, per_model[r][w].f)
                 steps = grid_steps(block.share, size, up=True)
-                kept.append(block.columns[cost + least[steps] - value <= room])
-    return np.sort(np.concatenate(kept)) if kept else np.zeros(0, dtype=np.intp)
+                least[block.columns] = bound - value + _first_cost(block, prices) + with_item[steps]
+    return least
+
+
+def _first_cost(block: Block, prices: NodePrices) -> Floats:
+    """Cost of a first instance of every column: without start-up where one runs."""
+    cost = kernels.item_costs(block.node, block.count, prices.new[block.region])
+    running = block.running > 0
+    if running.any():
+        cost[running] = kernels.item_costs(block.node[running], block.count[running], prices.kept[block.region])
+    return cost
 
 
 def _others(rows: list[Floats]) -> list[Floats]:

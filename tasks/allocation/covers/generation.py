@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.master import Duals, Master
-from tasks.allocation.covers.pricing import Grid, ModelBlocks, NodePrices, cheapest_cover, dual_prices, lower_bound
+from tasks.allocation.covers.pricing import Grid, ModelBlocks, NodePrices, cheap_covers, dual_prices, lower_bound
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
 _ITERATIONS = 80
@@ -67,7 +67,7 @@ def generate(
             improved = _add_covers(problem, columns, master, models, at, duals, grid)
             if improved:
                 break
-        if not improved or value - bound <= 0.25 * limits.gap * abs(value) or clock.left() < 0.6 * limits.time_s:
+        if not improved or value - bound <= 0.25 * limits.gap * abs(value) or clock.spent() > 0.5 * limits.time_s:
             break
     assert best is not None
     served = _served(master, models, shares)
@@ -98,18 +98,11 @@ def _add_covers(
     duals: Duals,
     grid: Grid,
 ) -> bool:
-    """Add each model's cheapest cover at ``at``; whether one of them improves the LP at its own ``duals``."""
+    """Add each model's cheap covers at ``at``; whether one of them improves the LP at its own ``duals``."""
     prices: NodePrices = dual_prices(problem, at.supply, at.budget)
     improved = False
     for m, model in enumerate(models):
-        cover = cheapest_cover(model, prices, grid)
-        if cover is None or not master.add(m, cover):
-            continue
-        reduced = (
-            master.costs[-1]
-            + float((duals.supply * master.uses[-1]).sum())
-            + duals.budget * master.rents[-1]
-            - duals.model[m]
-        )
-        improved |= bool(reduced < -_REDUCED_COST * max(1.0, abs(duals.model[m])))
+        for cover in cheap_covers(model, prices, grid):
+            if master.add(m, cover):
+                improved |= master.last_reduced_cost(duals) < -_REDUCED_COST * max(1.0, abs(duals.model[m]))
     return improved

@@ -74,6 +74,11 @@ class Master:
         self.uses.append(use)
         return True
 
+    def last_reduced_cost(self, duals: Duals) -> float:
+        """Reduced cost of the cover added last: below 0 it may improve the LP."""
+        cost = self.costs[-1] + float((duals.supply * self.uses[-1]).sum()) + duals.budget * self.rents[-1]
+        return cost - float(duals.model[self.covers[-1][0]])
+
     def solve(self) -> tuple[float, Duals, Floats]:
         """Objective, duals and the share of every cover. Raises RuntimeError if the LP does not solve (it always can)."""
         self._lp.run()

@@ -157,27 +157,52 @@ def _least(model: ModelBlocks, f: list[Floats], presence: list[float], grid: Gri
     return float(h[-1, wanted, -1])
 
 
-def cheapest_cover(model: ModelBlocks, prices: NodePrices, grid: Grid) -> Cover | None:
-    """A cover of the model that is cheap at ``prices`` (best on the grid with rates rounded down); None if there is none."""
+def cheap_covers(model: ModelBlocks, prices: NodePrices, grid: Grid) -> list[Cover]:
+    """Covers that are cheap at ``prices``: the best over all splits on the grid first, then the best of each region alone.
+
+    Rates are rounded down, so each is a cover; empty if there is none.
+    """
     if len(model.blocks) < model.wanted:
-        return None
+        return []
     tables = [[block_table(block, prices, grid.size, up=False) for block in phases] for phases in model.blocks]
     cells = np.array([_together(row)[:: grid.unit] for row in tables])
     cells[:, 0] = [_least_presence(row) for row in tables] if model.wanted > 1 else 0.0
-    h, taken, source = kernels.join_regions(cells, len(tables), model.wanted)
-    j, k = model.wanted, cells.shape[1] - 1
+    splits = [_best_split(cells, model.wanted)]
+    if model.wanted == 1 and len(tables) > 1:
+        last = cells.shape[1] - 1
+        splits += [
+            [last if r == one else -1 for r in range(len(tables))]
+            for one in range(len(tables))
+            if np.isfinite(cells[one, last])
+        ]
+    covers = []
+    for split in splits:
+        if split is None:
+            continue
+        chosen: dict[int, int] = {}
+        for r, cell in enumerate(split):
+            if cell > 0 or (cell == 0 and model.wanted > 1):
+                for block, table in zip(model.blocks[r], tables[r], strict=True):
+                    _walk_back(block, table, cell * grid.unit, chosen)
+        rows = np.array(sorted(chosen), dtype=np.intp)
+        covers.append(Cover(rows, np.array([chosen[i] for i in rows], dtype=np.int64)))
+    return covers
+
+
+def _best_split(cells: Floats, wanted: int) -> list[int] | None:
+    """Cells per region (-1: absent) of the cheapest way to reach the last cell; None if there is none."""
+    regions, size = cells.shape
+    if wanted == 1 and regions == 1:
+        return [size - 1] if np.isfinite(cells[0, -1]) else None
+    h, taken, source = kernels.join_regions(cells, regions, wanted)
+    j, k = wanted, size - 1
     if not np.isfinite(h[-1, j, k]):
         return None
-    chosen: dict[int, int] = {}
-    for r in range(len(tables) - 1, -1, -1):
-        cell, came = int(taken[r, j, k]), int(source[r, j, k])
-        j, k = divmod(came, cells.shape[1])
-        if cell < 0 or (cell == 0 and model.wanted == 1):
-            continue
-        for block, table in zip(model.blocks[r], tables[r], strict=True):
-            _walk_back(block, table, cell * grid.unit, chosen)
-    rows = np.array(sorted(chosen), dtype=np.intp)
-    return Cover(rows, np.array([chosen[i] for i in rows], dtype=np.int64))
+    split = [-1] * regions
+    for r in range(regions - 1, -1, -1):
+        split[r] = int(taken[r, j, k])
+        j, k = divmod(int(source[r, j, k]), size)
+    return split
 
 
 def _walk_back(block: Block, table: BlockTable, g: int, chosen: dict[int, int]) -> None:

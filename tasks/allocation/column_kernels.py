@@ -1,0 +1,49 @@
+"""Compiled loops over all templates: what one costs and how often it fits, and which ones another one beats."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+
+@numba.njit(cache=True, nogil=True)
+def price_and_fit(
+    counts: NDArray[np.int16], price: NDArray[np.float64], capacity: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Per template: USD/h of one instance in a region (NaN where a node is not sold), and how many fit there alone."""
+    n, configs = counts.shape
+    total, fits = np.zeros(n), np.zeros(n, dtype=np.int64)
+    for i in range(n):
+        most = np.int64(1 << 40)
+        for k in range(configs):
+            if counts[i, k] > 0:
+                total[i] += counts[i, k] * price[k]
+                most = min(most, capacity[k] // counts[i, k])
+        fits[i] = most
+    return total, fits
+
+
+@numba.njit(cache=True, nogil=True)
+def undominated(counts: NDArray[np.int16], rate: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Mask of templates that no other one matches with as few nodes of every configuration and as high a rate.
+
+    Of exact twins the first is kept.
+    """
+    n, configs = counts.shape
+    keep = np.ones(n, dtype=np.bool_)
+    for i in range(n):
+        for j in range(n):
+            if j == i or not keep[j] or rate[j] < rate[i]:
+                continue
+            beats, twin = True, rate[j] == rate[i]
+            for k in range(configs):
+                if counts[j, k] > counts[i, k]:
+                    beats = False
+                    break
+                if counts[j, k] < counts[i, k]:
+                    twin = False
+            if beats and not (twin and j > i):
+                keep[i] = False
+                break
+    return keep

@@ -1,0 +1,146 @@
+"""The integer step: the paper's ILP over the columns that a better plan can use, with the covers' bound as rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pulp
+from numpy.typing import NDArray
+
+from tasks.allocation.clock import Clock
+from tasks.allocation.columns import Columns
+from tasks.allocation.covers.fixing import bounds_if_used
+from tasks.allocation.covers.generation import dual_value
+from tasks.allocation.covers.master import Duals
+from tasks.allocation.covers.pricing import (
+    Grid,
+    ModelBlocks,
+    NodePrices,
+    dual_prices,
+    lower_bound,
+    workload_lower_bound,
+)
+from tasks.allocation.formulation import Formulation, Goal, Target, formulate
+from tasks.allocation.highs import MipStatus, solve_mip
+from tasks.allocation.ilp import GoalOutcome
+from tasks.allocation.outcome import objective_usd, relative_gap
+from tasks.allocation.types import AllocationProblem, SolveLimits
+
+# First the most promising columns, for a good plan soon; then all that a better one can use, if they are not too many.
+_FIRST_COLUMNS, _MOST_COLUMNS = 500, 6000
+_FIRST_TIME = 0.3
+_SLACK = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class CoverRow:
+    """ "What these workloads take costs at least ``least``" at ``prices``: holds for every plan."""
+
+    workloads: tuple[int, ...]
+    prices: NodePrices
+    least: float
+
+
+def cover_rows(problem: AllocationProblem, models: list[ModelBlocks], duals: Duals, grid: Grid) -> list[CoverRow]:
+    """Rows per model and per phase of it, at the best duals (they lift the relaxation to the covers' bound) and at none."""
+    ids = [c.workload_id for c in problem.candidates]
+    rows = []
+    for prices in (dual_prices(problem, duals.supply, duals.budget), dual_prices(problem, duals.supply * 0.0, 0.0)):
+        for model in models:
+            phases = tuple(ids.index(w) for w in model.demand.workload_ids)
+            rows.append(CoverRow(phases, prices, lower_bound(model, prices, grid)))
+            if len(phases) > 1:
+                rows += [
+                    CoverRow((w,), prices, workload_lower_bound(model, p, prices, grid)) for p, w in enumerate(phases)
+                ]
+    return [row for row in rows if math.isfinite(row.least) and row.least > 0]
+
+
+def close(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    target: Target,
+    duals: Duals,
+    grid: Grid,
+    fixing_size: int,
+    best: GoalOutcome,
+    limits: SolveLimits,
+    clock: Clock,
+) -> GoalOutcome:
+    """Improve on ``best`` (a plan or none, with a valid bound) until the gap or the time limit is reached."""
+    prices = dual_prices(problem, duals.supply, duals.budget)
+    if_used = bounds_if_used(columns, models, prices, dual_value(problem, duals), fixing_size)
+    rows = cover_rows(problem, models, duals, grid)
+    for most in (_FIRST_COLUMNS, _MOST_COLUMNS):
+        room = best.objective + 1e-7 * max(1.0, abs(best.objective)) if best.counts is not None else math.inf
+        survivors = np.flatnonzero(np.isfinite(if_used) & (if_used <= room))
+        kept = survivors[np.argsort(if_used[survivors], kind="stable")[:most]]
+        if best.counts is not None:
+            kept = np.union1d(kept, np.flatnonzero(best.counts))
+        has_all = bool(np.isin(survivors, kept).all())
+        time_s = clock.left() * (1.0 if has_all else _FIRST_TIME)
+        best = _improve(problem, columns, np.sort(kept), target, rows, best, limits, time_s, has_all=has_all)
+        if has_all or best.status is MipStatus.ERROR or _is_closed(best, limits):
+            break
+    return replace(best, status=MipStatus.OPTIMAL) if _is_closed(best, limits) else best
+
+
+def _is_closed(best: GoalOutcome, limits: SolveLimits) -> bool:
+    return best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap
+
+
+def _improve(
+    problem: AllocationProblem,
+    columns: Columns,
+    rows: NDArray[np.intp],
+    target: Target,
+    cover_rows: list[CoverRow],
+    best: GoalOutcome,
+    limits: SolveLimits,
+    time_s: float,
+    *,
+    has_all: bool,
+) -> GoalOutcome:
+    """``best``, or better from the ILP over columns ``rows``; its bound counts if they are all that can be in a plan
+    better than ``best`` (``has_all``)."""
+    part = columns.select(rows)
+    form = formulate(problem, part, Goal.COST, target)
+    for number, row in enumerate(cover_rows):
+        _add_row(form, part, row, f"cover{number}")
+    begin = None
+    if best.counts is not None:
+        begin = {v.name: float(best.counts[i]) for v, i in zip(form.instances, rows, strict=True)}
+    outcome = solve_mip(form.problem, limits, time_s=time_s, start=begin)
+    if outcome.status is MipStatus.ERROR:
+        return replace(best, status=MipStatus.ERROR, note=outcome.note) if best.counts is None else best
+    bound = best.bound
+    if has_all:
+        # No plan below the best uses another column, so none costs less than the smaller of the two.
+        bound = max(bound, min(outcome.bound, best.objective))
+    if outcome.values is None:
+        status = outcome.status if has_all else MipStatus.LIMIT
+        return replace(best, status=status, bound=min(bound, best.objective))
+    counts = np.zeros(len(columns), dtype=np.int64)
+    counts[rows] = [int(outcome.values[v.name]) for v in form.instances]
+    value = objective_usd(problem, columns, counts)
+    if best.counts is not None and best.objective <= value:
+        counts, value = best.counts, best.objective
+    return GoalOutcome(MipStatus.LIMIT, counts, value, min(bound, value))
+
+
+def _add_row(form: Formulation, columns: Columns, row: CoverRow, name: str) -> None:
+    mine = np.flatnonzero(np.isin(columns.workload, row.workloads))
+    counts = columns.counts[mine].astype(np.float64)
+    new = (counts * row.prices.new[columns.region[mine]]).sum(axis=1)
+    kept = (counts * row.prices.kept[columns.region[mine]]).sum(axis=1)
+    terms: list[tuple[pulp.LpVariable, float]] = []
+    for i, if_new, if_kept in zip(mine.tolist(), new.tolist(), kept.tolist(), strict=True):
+        charge = form.charges.get(i)
+        terms.append((form.instances[i], (if_new if charge is None else if_kept) / row.least))
+        if charge is not None:
+            terms.append((charge, 1.0 / row.least))
+    if terms:
+        form.problem += pulp.LpAffineExpression(terms) >= 1 - _SLACK, name
