@@ -17,6 +17,8 @@ from flows import build_run, build_work
 from flows.build_inputs import BuildInputs, resolve_inputs
 from flows.build_report import publish_artifacts
 from flows.build_sample import check_sample
+from flows.fan_out import Sealed
+from flows.interrupt import interrupt_sets
 from flows.runner import task_runner
 from flows.settings import BuildResult, BuildSettings, Progress, SilentProgress
 
@@ -24,7 +26,7 @@ from flows.settings import BuildResult, BuildSettings, Progress, SilentProgress
 def _task(name: str, work: Callable[[Any], Any]) -> Any:
     """A Prefect task of ``work``. Results live in the lake, not in Prefect's storage; a lost worker's tasks are Dask's."""
 
-    def run(label: str, sealed: build_run.Sealed[Any]) -> Any:
+    def run(label: str, sealed: Sealed[Any]) -> Any:
         return work(sealed.job)
 
     run.__doc__ = work.__doc__
@@ -40,14 +42,24 @@ TASKS = {
 
 
 def run_build_flow(settings: BuildSettings, inputs: BuildInputs, progress: Progress) -> BuildResult:
-    """Run the flow in this process, its tasks on the scheduler of ``settings`` or on threads."""
+    """Run the flow in this process, its tasks on the scheduler of ``settings`` or on threads.
+
+    Raises what its tasks raise, and KeyboardInterrupt when Ctrl-C was pressed.
+    """
     build_work.STOP.clear()
     token = build_run.CALL.set(build_run.BuildCall(settings, inputs, progress))
     try:
         runner = task_runner(settings.dask_address, settings.threads)
-        result: BuildResult = build_flow.with_options(task_runner=runner)(
-            scenario=str(settings.scenario), lake=str(settings.lake_root), mode=settings.mode, solver=settings.solver
-        )
+        flow_here = build_flow.with_options(task_runner=runner)
+        with interrupt_sets(build_work.STOP):
+            result: BuildResult = flow_here(
+                scenario=str(settings.scenario),
+                lake=str(settings.lake_root),
+                mode=settings.mode,
+                solver=settings.solver,
+            )
+        if build_work.STOP.is_set():
+            raise KeyboardInterrupt
         return result
     finally:
         build_run.CALL.reset(token)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextvars
-import queue
 import time
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from catalogs.errors import NothingFitsError
 from flows import build_work
@@ -17,6 +16,7 @@ from flows.batching import batch_by_work
 from flows.build_explain import nothing_fits
 from flows.build_inputs import BuildInputs, WorkloadInputs
 from flows.build_sample import SampledWorkload, SampleJob, SampleResult
+from flows.fan_out import run_all
 from flows.runner import code_hash
 from flows.settings import BuildResult, BuildSettings, Progress, WorkloadCounts, progress_stage
 from tasks.profiling.shapes import ModelShape
@@ -26,18 +26,8 @@ from warehouse.land import find_shard, read_landed
 from warehouse.publish import log_build, profile_set_id, register_library
 from warehouse.records import BuildRecord, BuildStatus, LandedShard, LibraryRecord, ReferenceInputs, utc_now
 
-Job = TypeVar("Job")
 _SHARD_OVERHEAD_S = 0.1
 _REMOTE_SLOTS = 16
-
-
-class Sealed(Generic[Job]):
-    """A task's argument that prefect must hand over as it is: it would walk through and rebuild dataclasses."""
-
-    __slots__ = ("job",)
-
-    def __init__(self, job: Job) -> None:
-        self.job = job
 
 
 @dataclass(frozen=True)
@@ -110,6 +100,8 @@ class BuildRun:
                 inputs.efficiencies,
                 inputs.mode,
                 inputs.n_max,
+                inputs.settings_of(item),
+                inputs.measured_of(item),
             )
             for item in inputs.workloads
         ]
@@ -306,28 +298,9 @@ class BuildRun:
         weights: Sequence[float] | None = None,
         note: str = "",
     ) -> list[Any]:
-        """Run the stage's task on every job and return the results in order; the first error stops all and is raised."""
+        """Results of the stage's task on every job, in order, with progress by ``weights``."""
         weights = weights or [1.0] * len(jobs)
         self.progress.start(name, sum(weights))
-        futures = [self.tasks[name].submit(label, Sealed(job)) for label, job in zip(labels, jobs, strict=True)]
-        results: list[Any] = [None] * len(jobs)
-        finished: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for number, future in enumerate(futures):
-            future.add_done_callback(lambda _, number=number: finished.put(number))
-        try:
-            for _ in futures:
-                number = finished.get()
-                results[number] = futures[number].result()
-                self.progress.advance(name, weights[number])
-        except BaseException:
-            _give_up(futures)
-            raise
+        results = run_all(self.tasks[name], jobs, labels, lambda number: self.progress.advance(name, weights[number]))
         self.progress.finish(name, note)
         return results
-
-
-def _give_up(futures: Sequence[Any]) -> None:
-    """Cancel what has not started; what runs in our threads ends between two files."""
-    build_work.STOP.set()
-    for future in futures:
-        future.wrapped_future.cancel()

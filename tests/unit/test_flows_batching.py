@@ -36,8 +36,8 @@ def test_tasks_are_of_the_wanted_length() -> None:
 
 
 def test_a_small_build_still_fills_every_slot_several_times() -> None:
-    # 8 s in all would be one task; two slots get four each.
-    assert [len(batch) for batch in batch_by_work(range(80), [0.1] * 80, slots=2)] == [10] * 8
+    # 16 s in all would be one task; two slots get four each.
+    assert [len(batch) for batch in batch_by_work(range(80), [0.2] * 80, slots=2)] == [10] * 8
 
 
 def test_no_task_is_made_for_less_than_a_second_of_work() -> None:
