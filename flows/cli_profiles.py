@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from flows import cli_profiles_check
+from flows import cli_profiles_add, cli_profiles_check
 
 
 def register(app: typer.Typer) -> None:
@@ -17,4 +17,5 @@ def register(app: typer.Typer) -> None:
         rich_markup_mode=None,
     )
     cli_profiles_check.register(profiles)
+    cli_profiles_add.register(profiles)
     app.add_typer(profiles)

@@ -101,12 +101,12 @@ def _put(curves: dict[tuple[int, str, float], _Curve], rate: MeasuredRate, grid:
 
 
 def _nearest(rate: MeasuredRate, grid: Sequence[float]) -> float:
-    assert rate.cycle_ms is not None
-    best = min(grid, key=lambda cycle: abs(cycle - rate.cycle_ms))
-    if abs(best - rate.cycle_ms) > _SAME_CYCLE * best:
+    stated = rate.cycle_ms or 0.0
+    best = min(grid, key=lambda cycle: abs(cycle - stated))
+    if abs(best - stated) > _SAME_CYCLE * best:
         shown = ", ".join(f"{cycle:.6g}" for cycle in grid)
         raise CoralError(
-            f"{rate.file}, row {rate.row}, cycle_ms: {rate.cycle_ms:g} is not a cycle of {rate.stages} stages",
+            f"{rate.file}, row {rate.row}, cycle_ms: {stated:g} is not a cycle of {rate.stages} stages",
             remedy=f"use one of {shown}, or leave it blank for the most within the SLO",
         )
     return best
