@@ -9,15 +9,17 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from catalogs.errors import Finding, InputError
+from catalogs.derive import raw_data_dir
+from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
 from catalogs.types import Lengths
 
 # Column names (lower case) that tell the formats apart: time, input, output.
@@ -25,18 +27,36 @@ _AZURE = ("timestamp", "contexttokens", "generatedtokens")
 _BURST_GPT = ("timestamp", "request tokens", "response tokens")
 _MOONCAKE = ("timestamp", "input_length", "output_length")
 _OWN = ("timestamp_s", "input_tokens", "output_tokens")
+_MODEL = "model"
+# Traces of the raw data collection by the names they may be asked for.
+_SHARED = {
+    "azure-conv": "azure_llm_2023_conv",
+    "azure-code": "azure_llm_2023_code",
+    "mooncake": "mooncake_conversation",
+    "mooncake-synthetic": "mooncake_synthetic",
+    "azure-conv-2023": "azure_llm_2023_conv",
+    "azure-code-2023": "azure_llm_2023_code",
+    "mooncake-conversation": "mooncake_conversation",
+    "arxiv-summarization": "vidur_arxiv_lengths",
+}
 _MAX_TOKENS = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """Requests of a trace in order of arrival, arrays [n]. ``arrival_s`` starts at 0; None = the file has lengths only."""
+    """Requests of a trace in order of arrival, arrays [n]. ``arrival_s`` starts at 0; None = the file has lengths only.
+
+    ``models`` are the names in the file's own ``model`` column, each with the row it first stands in; ``model[i]`` indexes
+    them. Both are empty where the trace says nothing of models.
+    """
 
     name: str
     arrival_s: NDArray[np.float64] | None
     input_tokens: NDArray[np.int64]
     output_tokens: NDArray[np.int64]
     rejected: tuple[Finding, ...] = ()
+    models: tuple[tuple[str, int], ...] = ()
+    model: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def lengths(self, percentile: float) -> Lengths:
         """The moments that rates depend on; ``input_at_percentile`` is the prompt at that percentile (0..100)."""
@@ -56,9 +76,31 @@ class Trace:
         return self.input_tokens, self.output_tokens
 
 
+def trace_path(name_or_path: str | Path) -> Path:
+    """The file of a known trace's name (in the raw data collection), or the path itself.
+
+    Raises UnknownNameError for what is neither, CoralError where the collection is not on this machine.
+    """
+    path, name = Path(name_or_path), str(name_or_path)
+    if path.is_file():
+        return path
+    if name in _SHARED:
+        known = raw_data_dir() / "traces" / f"{_SHARED[name]}.parquet"
+        if known.is_file():
+            return known
+        raise CoralError(
+            f"the trace {name} is not in {raw_data_dir()}",
+            remedy="set CORAL_SHARED_DATA to the folder of the raw data collection, or give the path of a trace file",
+        )
+    if path.suffix or len(path.parts) > 1:
+        raise _file_error(path, "no such file", "give the path of a trace: CSV, JSON lines or Parquet")
+    raise UnknownNameError("trace", name, _SHARED)
+
+
 def read_trace(path: str | Path) -> Trace:
     """Reads a trace by its own columns: Azure or BurstGPT CSV, Mooncake JSON lines, or Parquet with ``input_tokens``,
-    ``output_tokens`` and, where known, ``timestamp_s``.
+    ``output_tokens`` and, where known, ``timestamp_s``. This own form (also as CSV) may name a ``model`` per row; BurstGPT's
+    column of that name says which of OpenAI's models answered, and is left alone.
 
     Rows without tokens (BurstGPT's failed requests have 0 response tokens), with unreadable values or times are in
     ``rejected``. Raises InputError for a missing file, an unknown form, or no usable row.
@@ -66,38 +108,60 @@ def read_trace(path: str | Path) -> Trace:
     path = Path(path)
     if not path.is_file():
         raise _file_error(path, "no such file", "give the path of a trace: CSV, JSON lines or Parquet")
+    try:
+        return _read(path)
+    except (UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
+        text = " ".join(str(error).split())
+        raise _file_error(path, f"cannot be read: {text}", "save it as UTF-8 CSV, JSON lines or Parquet") from error
+
+
+@dataclass(slots=True)
+class _Rows:
+    """Good rows as they come. ``models``: name -> row it first stands in; ``firsts``: that row, per row."""
+
+    times: list[float] = field(default_factory=list)
+    inputs: list[int] = field(default_factory=list)
+    outputs: list[int] = field(default_factory=list)
+    models: dict[str, int] = field(default_factory=dict)
+    firsts: list[int] = field(default_factory=list)
+    rejected: list[Finding] = field(default_factory=list)
+
+
+def _read(path: Path) -> Trace:
     columns, rows, time_of = _open(path)
-    times: list[float] = []
-    inputs: list[int] = []
-    outputs: list[int] = []
-    rejected: list[Finding] = []
+    names_models = columns[1:] == _OWN[1:]
+    kept = _Rows()
     for number, row in enumerate(rows, start=1):
         try:
             time_s = time_of(row.get(columns[0])) if columns[0] else math.nan
             tokens = _tokens(row, columns[1]), _tokens(row, columns[2])
+            name = _model(row) if names_models and _MODEL in row else ""
         except _RowError as error:
-            rejected.append(Finding(path.name, number, error.column, error.value, error.reason, error.remedy))
+            kept.rejected.append(Finding(path.name, number, error.column, error.value, error.reason, error.remedy))
             continue
-        times.append(time_s)
-        inputs.append(tokens[0])
-        outputs.append(tokens[1])
-    if not inputs:
-        raise InputError(rejected[:5] or [_finding(path, "no rows", "give a trace with at least one request")])
-    return _assemble(path, np.array(times), np.array(inputs), np.array(outputs), rejected, bool(columns[0]))
+        kept.firsts.append(kept.models.setdefault(name, number))
+        kept.times.append(time_s)
+        kept.inputs.append(tokens[0])
+        kept.outputs.append(tokens[1])
+    if not kept.inputs:
+        raise InputError(kept.rejected[:5] or [_finding(path, "no rows", "give a trace with at least one request")])
+    trace = Trace(path.stem, np.array(kept.times), np.array(kept.inputs), np.array(kept.outputs), tuple(kept.rejected))
+    if set(kept.models) != {""}:
+        index = {first: i for i, first in enumerate(kept.models.values())}
+        trace = replace(trace, models=tuple(kept.models.items()), model=np.array([index[row] for row in kept.firsts]))
+    return _by_arrival(trace) if columns[0] else replace(trace, arrival_s=None)
 
 
-def _assemble(
-    path: Path,
-    times: NDArray[np.float64],
-    inputs: NDArray[np.int64],
-    outputs: NDArray[np.int64],
-    rejected: list[Finding],
-    has_times: bool,
-) -> Trace:
-    if not has_times:
-        return Trace(path.stem, None, inputs, outputs, tuple(rejected))
-    order = np.argsort(times, kind="stable")
-    return Trace(path.stem, times[order] - times[order[0]], inputs[order], outputs[order], tuple(rejected))
+def _by_arrival(trace: Trace) -> Trace:
+    assert trace.arrival_s is not None
+    order = np.argsort(trace.arrival_s, kind="stable")
+    return replace(
+        trace,
+        arrival_s=trace.arrival_s[order] - trace.arrival_s[order[0]],
+        input_tokens=trace.input_tokens[order],
+        output_tokens=trace.output_tokens[order],
+        model=trace.model[order] if trace.models else trace.model,
+    )
 
 
 class _RowError(Exception):
@@ -119,7 +183,8 @@ def _open(path: Path) -> _Opened:
         if not {_OWN[1], _OWN[2]} <= names:
             raise _file_error(path, f"columns {sorted(names)}", f"name them {', '.join(_OWN)}")
         columns = (_OWN[0] if _OWN[0] in names else "", _OWN[1], _OWN[2])
-        return columns, table.select([c for c in columns if c]).to_pylist(), _seconds
+        kept = [c for c in (*columns, _MODEL) if c in names]
+        return columns, table.select(kept).to_pylist(), _seconds
     if suffix in (".jsonl", ".json"):
         return _MOONCAKE, _json_rows(path), lambda value: _seconds(value) / 1e3
     rows = _csv_rows(path)
@@ -163,6 +228,16 @@ def _tokens(row: _Row, column: str) -> int:
     if not (number == int(number) if math.isfinite(number) else False) or not 1 <= number <= _MAX_TOKENS:
         raise _RowError(column, value, "not a whole number of tokens from 1 up", "drop the row: it asks for no work")
     return int(number)
+
+
+def _model(row: _Row) -> str:
+    value = row.get(_MODEL)
+    name = "" if value is None else str(value).strip()
+    if not name:
+        raise _RowError(
+            _MODEL, value, "is blank", "name the model, or leave the column out to replay all for each model"
+        )
+    return name
 
 
 def _seconds(value: object) -> float:

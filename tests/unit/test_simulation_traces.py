@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from catalogs.errors import InputError
-from catalogs.traces import read_trace
+from catalogs.errors import CoralError, InputError, UnknownNameError
+from catalogs.traces import read_trace, trace_path
 
 SHARED = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).parents[2] / ".." / "shared" / "data"))
 
@@ -129,3 +129,44 @@ def test_real_traces(name: str, rows: int, input_mean: float, output_mean: float
     assert np.round([trace.input_tokens.mean(), trace.output_tokens.mean()], 2) == pytest.approx(
         [input_mean, output_mean]
     )
+
+
+def test_own_form_may_name_models(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        "own.csv",
+        "timestamp_s,input_tokens,output_tokens,model\n3,10,1,b\n1,20,2,a\n2,30,3,\n0,40,4,b\n",
+    )
+    trace = read_trace(path)
+    assert trace.models == (("b", 1), ("a", 2))
+    assert [trace.models[i][0] for i in trace.model] == ["b", "a", "b"]
+    assert trace.input_tokens.tolist() == [40, 20, 10]
+    assert [(f.row, f.column) for f in trace.rejected] == [(3, "model")]
+
+
+def test_burst_gpt_names_openai_models_which_are_left_alone(tmp_path: Path) -> None:
+    header = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
+    assert read_trace(write(tmp_path, "b.csv", header + "5,ChatGPT,472,18,490,Conversation log\n")).models == ()
+
+
+@pytest.mark.parametrize(("name", "content"), [("t.parquet", b"not parquet"), ("t.csv", b"\xff\xfe\x00timestamp")])
+def test_an_unreadable_file_is_one_finding(tmp_path: Path, name: str, content: bytes) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError) as raised:
+        read_trace(tmp_path / name)
+    assert [(f.file, f.row) for f in raised.value.findings] == [(name, 0)]
+
+
+def test_names_lead_to_the_collection_and_say_where_it_should_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORAL_SHARED_DATA", str(tmp_path))
+    with pytest.raises(CoralError, match="CORAL_SHARED_DATA"):
+        trace_path("azure-conv")
+    (tmp_path / "traces").mkdir()
+    (tmp_path / "traces" / "azure_llm_2023_conv.parquet").touch()
+    assert trace_path("azure-conv") == tmp_path / "traces" / "azure_llm_2023_conv.parquet"
+    with pytest.raises(UnknownNameError, match="did you mean azure-code"):
+        trace_path("azure-cod")
+    with pytest.raises(InputError, match="no such file"):
+        trace_path("missing.csv")
