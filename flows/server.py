@@ -25,6 +25,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -35,6 +37,7 @@ from catalogs.errors import CoralError
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 3.0
+_ANSWER_TIMEOUT_S = 10.0
 _PARENT_POLL_S = 0.5
 _MAX_SLOTS = 64
 _PR_SET_PDEATHSIG = 1
@@ -77,10 +80,11 @@ def api_server(lake_root: Path, preload: Callable[[], object] | None = None) -> 
     The process' environment (and prefect's settings, if it is imported already) point to it inside the block, so that
     flows, tasks in threads and workers that inherit the environment all see it. ``preload`` is called while the own
     server starts, with the environment set: the place to import prefect. Raises CoralError when the server does not
-    start.
+    start, or the configured one does not answer.
     """
     configured = configured_api_url()
     if configured is not None:
+        _require_answer(configured)
         with prefect_environment({key: value for key, value in PRIVATE_ENV.items() if key not in os.environ}):
             if preload is not None:
                 preload()
@@ -90,6 +94,20 @@ def api_server(lake_root: Path, preload: Callable[[], object] | None = None) -> 
         if preload is not None:
             preload()
         yield server.wait_ready()
+
+
+def _require_answer(url: str) -> None:
+    """Raise CoralError unless something answers HTTP at ``url``; whether it lets us in is prefect's business."""
+    try:
+        with urllib.request.urlopen(f"{url.rstrip('/')}/health", timeout=_ANSWER_TIMEOUT_S):  # noqa: S310
+            return
+    except urllib.error.HTTPError:
+        return
+    except (OSError, ValueError) as error:
+        raise CoralError(
+            f"no Prefect server answers at PREFECT_API_URL {url} ({getattr(error, 'reason', error)})",
+            remedy="start it (`prefect server start`), or unset PREFECT_API_URL to have one for each command",
+        ) from error
 
 
 class ApiServer:

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from flows_cases import contents, family, is_alive, make_hostile, wait_until, write_scenario
 
-from catalogs.errors import CoralError, NothingFitsError
+from catalogs.errors import CoralError, LakeError, NothingFitsError
 from flows import build as build_module
 from flows.build import build_library, registered_library
 from flows.runner import code_hash
@@ -202,6 +202,14 @@ def test_an_slo_that_nothing_meets_is_one_line(built: Built, tmp_path: Path, api
     assert "Traceback" not in done.stderr
     with Lake.open(lake, read_only=True) as opened:
         assert current_library_id(opened, "small") is None
+
+
+def test_an_error_in_a_task_comes_through_as_itself(built: Built, tmp_path: Path, api_url: str) -> None:
+    in_the_way = tmp_path / "lake" / "shards" / "profile_rows"
+    in_the_way.parent.mkdir(parents=True)
+    in_the_way.write_text("a file where a folder must be")
+    with pytest.raises(LakeError, match="profile_rows cannot be written"):
+        build_library(built.settings(tmp_path / "lake"))
 
 
 DASK = [sys.executable, "-m", "dask"]

@@ -68,19 +68,25 @@ def test_a_second_command_gets_a_server_and_database_of_its_own(api_url: str, se
     assert not is_alive(other.process.pid)
 
 
-def test_a_configured_server_is_used_and_none_started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+def test_a_configured_server_is_used_and_none_started(
+    session_api_url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", session_api_url)
+    before = dict(os.environ)
     with api_server(tmp_path) as url:
-        assert url == "http://127.0.0.1:9/api"
+        assert url == session_api_url
+        assert os.environ["DO_NOT_TRACK"] == "1"
+    assert dict(os.environ) == before
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_environment_is_put_back(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_configured_server_that_is_not_there_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
-    before = dict(os.environ)
-    with api_server(tmp_path):
-        assert os.environ["DO_NOT_TRACK"] == "1"
-    assert dict(os.environ) == before
+    with (
+        pytest.raises(CoralError, match=r"no Prefect server answers .*127\.0\.0\.1:9/api .*unset PREFECT_API_URL"),
+        api_server(tmp_path),
+    ):
+        pytest.fail("there is no server")
 
 
 @pytest.mark.parametrize("moment", ["ready", "starting"])

@@ -139,7 +139,7 @@ def oracle_layer_ms(
             width = spec.shared_experts * spec.moe_intermediate / tp
             total += _gemm(n, h, 2 * width, eff) + _gemm(n, width, h, eff)
         m, k, inner = eff.moe_bf16, spec.experts_per_token, spec.moe_intermediate / tp
-        touched = spec.n_experts * (1 - (1 - k / spec.n_experts) ** (n * m.skew))
+        touched = spec.n_experts * (1 - (1 - k / spec.n_experts) ** (n**m.skew))
         compute = 2 * n * k * 3 * h * inner / (flops * m.mfu)
         memory = (touched * 3 * h * inner * 2 + 2 * n * k * (2 * h + 3 * inner)) / (bandwidth * m.mbu)
         total += _pn(compute, memory, m.p) + m.tau_ms
@@ -251,11 +251,23 @@ class Oracle:
             context = lengths.decode_context_mean
         reserve = settings.engine_reserve_gib + (0 if self.is_prefill else settings.cuda_graph_gib)
         usable = (self.gpu.memory_gib * settings.gpu_memory_utilization - reserve) * GIB
+        # The sub-batches of a decode pipeline come together: the last of pp leaves after 2 pp - 1 inner passes.
+        passes = 2 * pp - 1 if stages > 1 and not self.is_prefill else pp
         return all(
-            self.stage_ms(inner, n, tp, context) <= cycle_ms / pp
+            self.stage_ms(inner, n, tp, context) <= cycle_ms / passes
             and self.used_bytes(inner, n, tp, stages * pp) <= usable
             for inner in self.inner(layers, stages, where, pp, replicas)
         )
+
+    def chunk(self, layers: int, stages: int, where: str, cycle_ms: float) -> int:
+        """The least pass with which a prompt of the percentile's length is through in time, its KV handed over."""
+        spec, isl, windows = self.spec, self.work.lengths.input_at_percentile, self.spec.layer_windows
+        token = 2 * spec.kv_heads * spec.head_dim * 2
+        kept = max(sum(min(isl, windows[i] or math.inf) for i in run) for run in self.runs(where, layers))
+        sent_ms = kept * token / (self.node.network_gbit_per_s / 8 * self.settings.network_efficiency * 1e6)
+        cycles = (self.work.slo_ms - sent_ms) / cycle_ms
+        passes = math.floor(cycles - 1 + 1e-9) if stages == 1 else cycles - stages - 1
+        return math.ceil(isl / passes - 1e-9) if passes > 0 else 1 << 30
 
     def best_rate(self, layers: int, stages: int, where: str, cycle_ms: float) -> float:
         """Tokens per second of the cell, 0 where nothing fits (network ignored)."""
@@ -268,9 +280,12 @@ class Oracle:
             for pp in (p for p in range(1, count // tp + 1) if (count // tp) % p == 0 and p <= layers):
                 layout = (tp, pp, count // tp // pp)
                 if self.is_prefill:
-                    passes = math.floor(self.work.slo_ms / cycle_ms - stages + 1e-9)
-                    chunk = math.ceil(lengths.input_at_percentile / passes - 1e-9)
-                    if chunk > sizes[-1] or not self.fits(layout, layers, stages, where, cycle_ms, chunk, lone=True):
+                    chunk = self.chunk(layers, stages, where, cycle_ms)
+                    own = min(chunk, math.ceil(lengths.input_at_percentile))
+                    if chunk > sizes[-1] or not all(
+                        self.fits(layout, layers, stages, where, cycle_ms, n, lone=lone)
+                        for n, lone in ((chunk, False), (own, True))
+                    ):
                         continue
                 for n in reversed(sizes):
                     if self.fits(layout, layers, stages, where, cycle_ms, n, lone=False):

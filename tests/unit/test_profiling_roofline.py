@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from profiling_cases import EFF, EXPERTS, GPU, SPEC, WINDOWED, catalog, oracle_layer_ms
 
 from catalogs.types import Phase, Provenance
-from tasks.profiling.roofline import MissingFactorsError, Roofline, attention_pairs, pnorm
+from tasks.profiling.kernels import attention_pairs, pnorm
+from tasks.profiling.roofline import MissingFactorsError, Roofline
 from tasks.profiling.shapes import Gemm, LayerKind, ModelShape
 
 SHARED = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -64,11 +65,12 @@ def test_decode_attention_reads_the_window_only() -> None:
 
 
 def test_experts_touched() -> None:
-    # One token through 16 experts, 2 each, skew 0.9: 16 (1 - (14/16)^0.9) = 1.8118 experts of 3 x 1024 x 512 x 2 bytes
-    time = roofline(EXPERTS).experts_ms(np.array([1.0]), 1)[0]
-    memory = (1.81180 * 3 * 1024 * 512 * 2 + 2 * 2 * (2048 + 1536)) / (1.8e9)
-    compute = 2 * 2 * 3 * 1024 * 512 / 0.6e12
-    assert time == pytest.approx(memory + compute + 0.03, rel=1e-5)
+    # One token reaches 2 of 16 experts whatever the skew; 8 tokens at skew 0.9: 16 (1 - (14/16)^(8^0.9)) = 9.28127, each of
+    # 3 x 1024 x 512 x 2 bytes
+    one, eight = roofline(EXPERTS).experts_ms(np.array([1.0, 8.0]), 1)
+    memory = np.array([2.0, 9.28127]) * 3 * 1024 * 512 * 2 + np.array([1, 8]) * 2 * 2 * (2048 + 1536)
+    compute = np.array([1, 8]) * 2 * 2 * 3 * 1024 * 512
+    assert [one, eight] == pytest.approx(memory / 1.8e9 + compute / 0.6e12 + 0.03, rel=1e-5)
 
 
 def test_all_reduce_needs_factors() -> None:
