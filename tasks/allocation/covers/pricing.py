@@ -7,7 +7,7 @@ rounded down take four.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -164,45 +164,77 @@ def cheap_covers(model: ModelBlocks, prices: NodePrices, grid: Grid) -> list[Cov
     """
     if len(model.blocks) < model.wanted:
         return []
-    tables = [[block_table(block, prices, grid.size, up=False) for block in phases] for phases in model.blocks]
+    tables = _tables_down(model, prices, grid)
+    cells = _cells_down(model, tables, grid)
+    last = cells.shape[1] - 1
+    h, taken, source = kernels.join_regions(cells, len(tables), model.wanted)
+    splits = []
+    if np.isfinite(h[-1, model.wanted, last]):
+        splits.append(_walk_regions(taken, source, model.wanted, last))
+    if model.wanted == 1 and len(tables) > 1:
+        alone = [one for one in range(len(tables)) if np.isfinite(cells[one, last])]
+        splits += [[last if r == one else -1 for r in range(len(tables))] for one in alone]
+    return [_cover(model, tables, split, grid) for split in splits]
+
+
+def covers_at_levels(model: ModelBlocks, prices: NodePrices, grid: Grid, worth: Floats, level: float) -> list[Cover]:
+    """Covers of a part of the demand: at the level of least cost plus ``worth`` [cells], at ``level``, and at all of it."""
+    if not model.blocks:
+        return []
+    tables = _tables_down(model, prices, grid)
+    h, taken, source = kernels.join_regions(_cells_down(model, tables, grid), len(tables), 1)
+    cost = h[-1, 1]
+    last = len(cost) - 1
+    levels = {int(np.argmin(cost + worth)), math.ceil(level * last), last}
+    splits = [_walk_regions(taken, source, 1, k) for k in sorted(levels) if k > 0 and np.isfinite(cost[k])]
+    return [_cover(model, tables, split, grid) for split in splits]
+
+
+def least_by_level(model: ModelBlocks, prices: NodePrices, grid: Grid) -> Floats:
+    """From below: what a model costs at least when served a share in ((k-1)/cells, k/cells], k = 0..cells; 0 for none."""
+    cells = grid.size // grid.unit
+    out = np.full(cells + 1, np.inf)
+    out[0] = 0.0
+    if not model.blocks:
+        return out
+    tables = [[block_table(block, prices, grid.size, up=True) for block in phases] for phases in model.blocks]
+    below = np.array([kernels.coarse_lower(_together(row), grid.unit) for row in tables])
+    if len(tables) == 1:
+        return np.asarray(below[0])
+    h, _, _ = kernels.join_regions(below, len(tables), 1)
+    least = h[-1].min(axis=0)
+    return np.asarray(np.minimum.accumulate(least[::-1])[::-1])
+
+
+def _tables_down(model: ModelBlocks, prices: NodePrices, grid: Grid) -> list[list[BlockTable]]:
+    return [[block_table(block, prices, grid.size, up=False) for block in phases] for phases in model.blocks]
+
+
+def _cells_down(model: ModelBlocks, tables: list[list[BlockTable]], grid: Grid) -> Floats:
+    """Costs of whole cells per region; cell 0 is mere presence where several regions are wanted."""
     cells = np.array([_together(row)[:: grid.unit] for row in tables])
     cells[:, 0] = [_least_presence(row) for row in tables] if model.wanted > 1 else 0.0
-    splits = [_best_split(cells, model.wanted)]
-    if model.wanted == 1 and len(tables) > 1:
-        last = cells.shape[1] - 1
-        splits += [
-            [last if r == one else -1 for r in range(len(tables))]
-            for one in range(len(tables))
-            if np.isfinite(cells[one, last])
-        ]
-    covers = []
-    for split in splits:
-        if split is None:
-            continue
-        chosen: dict[int, int] = {}
-        for r, cell in enumerate(split):
-            if cell > 0 or (cell == 0 and model.wanted > 1):
-                for block, table in zip(model.blocks[r], tables[r], strict=True):
-                    _walk_back(block, table, cell * grid.unit, chosen)
-        rows = np.array(sorted(chosen), dtype=np.intp)
-        covers.append(Cover(rows, np.array([chosen[i] for i in rows], dtype=np.int64)))
-    return covers
+    return cells
 
 
-def _best_split(cells: Floats, wanted: int) -> list[int] | None:
-    """Cells per region (-1: absent) of the cheapest way to reach the last cell; None if there is none."""
-    regions, size = cells.shape
-    if wanted == 1 and regions == 1:
-        return [size - 1] if np.isfinite(cells[0, -1]) else None
-    h, taken, source = kernels.join_regions(cells, regions, wanted)
-    j, k = wanted, size - 1
-    if not np.isfinite(h[-1, j, k]):
-        return None
+def _walk_regions(taken: NDArray[np.int64], source: NDArray[np.int64], j: int, k: int) -> list[int]:
+    """Cells per region (-1: absent) behind state (j, k) of :func:`kernels.join_regions`."""
+    regions, _, size = taken.shape
     split = [-1] * regions
     for r in range(regions - 1, -1, -1):
         split[r] = int(taken[r, j, k])
         j, k = divmod(int(source[r, j, k]), size)
     return split
+
+
+def _cover(model: ModelBlocks, tables: list[list[BlockTable]], split: list[int], grid: Grid) -> Cover:
+    chosen: dict[int, int] = {}
+    for r, cell in enumerate(split):
+        if cell > 0 or (cell == 0 and model.wanted > 1):
+            for block, table in zip(model.blocks[r], tables[r], strict=True):
+                _walk_back(block, table, cell * grid.unit, chosen)
+    rows = np.array(sorted(chosen), dtype=np.intp)
+    return Cover(rows, np.array([chosen[i] for i in rows], dtype=np.int64))
 
 
 def _walk_back(block: Block, table: BlockTable, g: int, chosen: dict[int, int]) -> None:
@@ -288,11 +320,3 @@ def cover_cost(columns: Columns, cover: Cover, init_share: float) -> tuple[float
     new = np.maximum(cover.instances - columns.running[cover.columns], 0)
     rent = float((cover.instances * price).sum())
     return rent, rent + float(init_share * (new * price).sum())
-
-
-def counts_of(covers: Mapping[str, Cover], n: int) -> NDArray[np.int64]:
-    """Instances per column of one cover per model."""
-    counts = np.zeros(n, dtype=np.int64)
-    for cover in covers.values():
-        counts[cover.columns] += cover.instances
-    return counts

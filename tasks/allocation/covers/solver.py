@@ -17,6 +17,7 @@ from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.closing import close
 from tasks.allocation.covers.generation import generate, joint_bound
+from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
@@ -30,6 +31,7 @@ _MANY_REGIONS = 3  # up to so many, regions are joined exactly for the bound
 _COARSE, _FINE, _CELLS = 4096, 65536, 512
 _FIXING, _FIXING_MANY = 2048, 1024
 _POOL_TIME_S = 2.0
+_ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed ILP
 
 
 def solve_covers(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage: bool = True) -> AllocationResult:
@@ -46,9 +48,13 @@ def covers_goal(
     clock: Clock,
     start: NDArray[np.int64] | None = None,
 ) -> GoalOutcome:
-    """Minimise ``goal``: cost at a common share by covers, what else there is by the narrowed ILP."""
+    """Minimise ``goal``: cost at a common share by covers; a shortage by covers at levels where it is too large for the
+    narrowed ILP."""
     if goal is not Goal.COST or target.shortage is not None or target.missing_regions > 0:
-        return solve_goal(problem, columns, goal, target, limits, clock, start)
+        models = model_blocks(problem, columns, 1.0)
+        if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(m.wanted > 1 for m in models):
+            return solve_goal(problem, columns, goal, target, limits, clock, start)
+        return solve_levels(problem, columns, models, goal, target, limits, clock, start)
     models = model_blocks(problem, columns, target.share)
     if any(len(model.blocks) < model.wanted for model in models):
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "a model fits into too few regions")
