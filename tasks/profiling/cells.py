@@ -43,22 +43,26 @@ class Cells:
         """[combos, cycles], longest first."""
         return np.array([cycle_grid(self.workload, s, self.settings, self.mode) for s, _ in self.combos])
 
-    @cached_property
-    def lone_tokens_needed(self) -> Ints:
-        """[combos, cycles]: sub-batch with which a lone prompt of the percentile's length meets the SLO; decode: 1."""
-        if self.workload.phase is not Phase.PREFILL:
-            return np.ones(self.cycle_ms.shape, dtype=np.int64)
-        computed = self.workload.lengths.input_at_percentile * (1 - self.workload.prefix_hit_rate)
-        passes = [
-            [passes_allowed(self.workload, stages, float(c), self.mode) for c in row]
-            for (stages, _), row in zip(self.combos, self.cycle_ms, strict=True)
-        ]
-        return np.ceil(computed / np.maximum(np.array(passes), 1) - 1e-9).astype(np.int64)
+    @property
+    def lone_tokens(self) -> float:
+        """Tokens to compute of a prompt of the SLO percentile's length."""
+        return self.workload.lengths.input_at_percentile * (1 - self.workload.prefix_hit_rate)
 
-    @cached_property
-    def entries_needed(self) -> Ints:
-        """:attr:`lone_tokens_needed` as entries of the batch grid, counted from 1 (one more than there are: impossible)."""
-        return np.searchsorted(self.batch_grid, self.lone_tokens_needed, side="left").astype(np.int64) + 1
+    def lone_tokens_needed(self, combo: int, handover_ms: Floats) -> Ints:
+        """[cycles, len(handover_ms)]: sub-batch with which a prompt of the SLO percentile's length meets the SLO though the
+        hand-over of its KV takes ``handover_ms`` of it; one token more than the largest pass = impossible. Decode: 1."""
+        cycle_ms = self.cycle_ms[combo][:, None]
+        if self.workload.phase is not Phase.PREFILL:
+            return np.ones((len(cycle_ms), len(handover_ms)), dtype=np.int64)
+        impossible = float(self.batch_grid[-1] + 1)
+        passes = passes_allowed(self.workload.slo_ms - handover_ms, self.combos[combo][0], cycle_ms, self.mode)
+        needed = np.full(passes.shape, impossible)
+        np.divide(self.lone_tokens, passes, out=needed, where=passes > 0)
+        return np.ceil(np.minimum(needed, impossible) - 1e-9).astype(np.int64)
+
+    def entries(self, tokens: Ints) -> Ints:
+        """The first entries of the batch grid, counted from 1, that hold ``tokens`` (one more than there are: none does)."""
+        return np.searchsorted(self.batch_grid, tokens, side="left").astype(np.int64) + 1
 
     @cached_property
     def batch_grid(self) -> Ints:

@@ -6,7 +6,6 @@ the best over the grid.
 
 from __future__ import annotations
 
-import math
 from enum import StrEnum
 
 import numpy as np
@@ -30,9 +29,8 @@ def cycle_grid(workload: Workload, stages: int, settings: ProfileSettings, mode:
     """Cycles in ms, longest first.
 
     Decode: a token takes S cycles, so c <= SLO / S; geometric below that, because a node that KV limits to few
-    sequences runs faster at a short cycle. Prefill: a prompt waits up to one cycle, passes S stages, and every pass
-    beyond the first takes a cycle more: with m passes c <= SLO / (S + m). Just below such a value nothing is gained over
-    it, so these values are the grid. Paper: the one budget SLO / S.
+    sequences runs faster at a short cycle. Prefill: SLO / (S + m), of which m cycles are for the wait and the passes
+    that a prompt is cut into (see :func:`passes_allowed`). Paper: the one budget SLO / S.
     """
     if mode is Mode.PAPER:
         return np.array([workload.slo_ms / stages])
@@ -41,8 +39,17 @@ def cycle_grid(workload: Workload, stages: int, settings: ProfileSettings, mode:
     return workload.slo_ms / stages / np.array(settings.decode_cycle_divisors)
 
 
-def passes_allowed(workload: Workload, stages: int, cycle_ms: float, mode: Mode) -> int:
-    """Passes a lone prompt may take and still meet the SLO at this cycle. Paper: one, within each stage's budget."""
+def passes_allowed(
+    slo_ms: NDArray[np.float64] | float, stages: int, cycle_ms: NDArray[np.float64] | float, mode: Mode
+) -> NDArray[np.float64]:
+    """Passes (isl / b, <= 0 = none) that a prompt of isl tokens may need and still be through within ``slo_ms``.
+
+    Pipelines: a prompt waits up to a cycle for the next pass; near saturation that pass is partly taken, so the prompt
+    is spread over up to isl / b + 1 passes; the last of them leaves S - 1 cycles later: (S + 1 + isl / b) c <= SLO.
+    One stage: what has come waits and is served as soon as the pass before it ends, and passes shrink with the load, so
+    that full passes count: (S + ceil(isl / b)) c <= SLO. Paper: one pass, within each stage's budget.
+    """
     if mode is Mode.PAPER:
-        return 1
-    return math.floor(workload.slo_ms / cycle_ms - stages + _ROUNDING)
+        return np.ones(np.broadcast_shapes(np.shape(slo_ms), np.shape(cycle_ms)))
+    cycles = np.asarray(slo_ms / cycle_ms)
+    return np.floor(cycles - stages + _ROUNDING) if stages == 1 else cycles - stages - 1

@@ -18,13 +18,14 @@ from tasks.profiling.cells import Cells, StageTimes
 from tasks.profiling.cycles import Mode
 from tasks.profiling.layouts import legal_layouts
 from tasks.profiling.memory import MemoryModel, ProfileSettings
-from tasks.profiling.rates import LayoutSolver
+from tasks.profiling.rates import InnerStage, LayoutSolver
 from tasks.profiling.roofline import Roofline
 from tasks.profiling.schema import Infeasible
 from tasks.profiling.shapes import GIB, ModelShape
 from tasks.templates.types import Position
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +49,12 @@ class _Reach:
     """Most layers a stage holds over all configurations, and the least time per number of layers.
 
     ``by_weights`` and ``by_memory`` (weights and the least KV) map (stages, position) to layers; ``time_ms`` maps
-    (stages, position, passes) to the least time [layers + 1] of a stage, inf where memory does not allow it.
+    (stages, position, passes) to the least cycle [layers + 1] of a stage, inf where memory does not allow it.
     """
 
     by_weights: dict[tuple[int, Position], int]
     by_memory: dict[tuple[int, Position], int]
-    time_ms: dict[tuple[int, Position, int], Floats]
+    time_ms: dict[tuple[int, Position, float], Floats]
 
 
 def memory_needed_gib(workload: Workload) -> float:
@@ -208,7 +209,8 @@ def _reach(
     total = cells.workload.model.layers
     by_weights = {combo: 0 for combo in cells.combos}
     by_memory = dict(by_weights)
-    passes = dict(enumerate(cells.settings.prefill_passes)) if cells.workload.phase is Phase.PREFILL else {0: 0}
+    is_prefill = cells.workload.phase is Phase.PREFILL
+    passes: dict[int, float] = dict(enumerate(cells.settings.prefill_passes)) if is_prefill else {0: 0.0}
     time_ms = {(*combo, m): np.full(total + 1, np.inf) for combo in cells.combos for m in passes.values()}
     found = False
     for solver in _solvers(cells, node_configs, gpus, efficiencies):
@@ -219,17 +221,61 @@ def _reach(
             holds, entries = solver.largest_by_memory(inner, stages * first)
             combo = (stages, position)
             by_weights[combo] = max(by_weights[combo], _last_true(holds, first))
+            needed = cells.entries(cells.lone_tokens_needed(i, np.zeros(1)))
+            fits = np.any(holds & (entries >= needed), axis=0)
+            by_memory[combo] = max(by_memory[combo], _last_true(np.asarray(fits), first))
+            least = np.where(
+                holds, _least_cycle_ms(solver, i, inner, np.minimum(entries, len(cells.batch_grid))), np.inf
+            )
             for cycle, m in passes.items():
-                needed = int(cells.entries_needed[i, cycle])
-                fits = holds & (entries >= needed)
-                by_memory[combo] = max(by_memory[combo], _last_true(fits, first))
-                if needed > len(cells.batch_grid):
-                    continue
-                index = np.full((1, len(holds)), needed - 1, dtype=np.int64)
-                tau = np.max([solver.stage_ms(stage, index, solver.times.lone) for stage in inner], axis=0)[0]
                 row = time_ms[stages, position, m]
-                row[first:] = np.minimum(row[first:], np.where(fits, solver.layout.pp * tau, np.inf))
+                row[first:] = np.minimum(row[first:], least[cycle])
     return _Reach(by_weights, by_memory, time_ms) if found else None
+
+
+def _least_cycle_ms(solver: LayoutSolver, i: int, inner: Sequence[InnerStage], most: Ints) -> Floats:
+    """[cycles, layers]: the shortest cycle c at which a prompt's pass of n tokens fits and n is large enough for an SLO of
+    (S + m) c; inf where memory, ``most`` entries of the batch grid [layers], allows none.
+
+    A larger pass takes longer, but spreads a prompt over fewer and so leaves more time for the hand-over of its KV, h:
+    c >= h / (m - 1 - isl / n) in a pipeline, c >= h / (m - ceil(isl / n)) for one stage. The least of the larger of the
+    two is where they cross.
+    """
+    cells, (stages, position) = solver.cells, solver.cells.combos[i]
+    least = cells.entries(cells.lone_tokens_needed(i, np.zeros(1)))
+    start, end = np.broadcast_arrays(least, most[None, :])
+    lone = np.ceil(cells.lone_tokens).astype(np.int64)
+    handover_ms = solver.handover_ms(position)
+    passes = np.array(cells.settings.prefill_passes)[:, None] if cells.workload.phase is Phase.PREFILL else None
+
+    def pass_ms(entries: Ints) -> Floats:
+        index = np.clip(entries, 1, len(cells.batch_grid)) - 1
+        alone = np.minimum(index, np.minimum(int(cells.entries(np.array(lone))), len(cells.batch_grid)) - 1)
+        times = [
+            np.maximum(
+                solver.stage_ms(stage, index, solver.times.layer), solver.stage_ms(stage, alone, solver.times.lone)
+            )
+            for stage in inner
+        ]
+        return solver.inner_passes(stages) * np.max(times, axis=0)
+
+    def handover_cycle_ms(entries: Ints) -> Floats:
+        if passes is None or not handover_ms.any():
+            return np.zeros(start.shape)
+        share = cells.lone_tokens / cells.batch_grid[np.clip(entries, 1, len(cells.batch_grid)) - 1]
+        spare = passes - (np.ceil(share - 1e-9) if stages == 1 else 1 + share)
+        waits = np.full(start.shape, np.inf)
+        np.divide(np.broadcast_to(handover_ms, spare.shape), spare, out=waits, where=spare > 0)
+        return waits
+
+    low, high = start, np.maximum(end, start)
+    while np.any(low < high):
+        middle = (low + high) // 2
+        is_long = pass_ms(middle) >= handover_cycle_ms(middle)
+        low, high = np.where(is_long, low, np.minimum(middle + 1, high)), np.where(is_long, middle, high)
+    before = np.maximum(low - 1, start)
+    best = [np.maximum(pass_ms(n), handover_cycle_ms(n)) for n in (low, before)]
+    return np.where(start <= end, np.minimum(*best), np.inf)
 
 
 def _last_true(fits: NDArray[np.bool_], first: int) -> int:

@@ -42,8 +42,12 @@ class ProfileSettings:
     # that KV holds to few sequences far below it. Against a ladder of 2 % steps, single configurations of the paper's
     # extended set lose 0.2 to 2.2 % on average per model and 14 % at worst.
     decode_cycle_divisors: tuple[float, ...] = (1.0, 1.07, 1.15, 1.25, 1.36, 1.5, 1.75, 2.2, 3.0, 5.0)
-    # Prefill cycles are SLO / (S + m): the longest cycle in which a lone prompt may take m passes.
-    prefill_passes: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16)
+    # Prefill cycles are SLO / (S + m): m cycles for a prompt's wait and the passes it is cut into (cycles.py). Near 1 only
+    # passes much longer than a prompt will do, and their cycle is longest.
+    prefill_passes: tuple[float, ...] = (1.1, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 12.0, 16.0)
+    # Whether the time to first token includes the transfer of the prompt's KV to the decode node: behind the usual proxies
+    # the first token reaches the client through the decode instance. The paper's profile does not know it.
+    charge_kv_handover: bool = True
     # Between nodes: one hop's fixed time (two copies through the host and a round trip in one zone). assumed
     network_hop_ms: float = 0.2
     # Share of the network's line rate that payload reaches. assumed

@@ -3,6 +3,8 @@
 Rows are compact. In each (configuration, stage count, position, cycle) they run over layers 1, 2, ... up to and
 including the first number of layers that is infeasible, whose row says why; every larger number is infeasible as well.
 A configuration without factors has one row (layers 1, stages 1, position ``only``, reason ``unprofiled``).
+With one stage a row gives the best the node does at its cycle or any shorter one: the nodes of a single stage need no
+common cycle, and a node's own is replicas * pp * batch / rate where the network does not limit it.
 ``batch`` is the sub-batch of one replica's inner stage: prompt tokens or sequences. ``memory_used_gib`` is that of the
 node's fullest GPU.
 """
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -102,11 +105,26 @@ def best_rates(
         rate[better], batch[better] = solved.rate_tok_per_s[better], solved.batch[better]
         memory[better], chosen[better] = solved.memory_gib[better], number
         outcome = np.maximum(outcome, solved.outcome)
+    if cells.mode is Mode.CYCLE:
+        close_over_cycles(cells.stages == 1, rate, outcome, batch, memory, chosen)
     closed = close_over_layers(rate, outcome)
     provenance = tuple(_provenance(roofline, layout, node, cells.mode) for layout in layouts)
     phase = "prefill" if cells.workload.phase is Phase.PREFILL else "decode"
     rel_error = eff.rel_error.get(phase, cells.settings.unknown_rel_error)
     return ConfigRates(node, layouts, provenance, rel_error, closed, batch, memory, chosen, outcome)
+
+
+def close_over_cycles(alone: NDArray[np.bool_], rate: NDArray[np.float64], *others: NDArray[Any]) -> None:
+    """In the combos ``alone`` [combos], in place: a cell takes all values of the best cell of a shorter cycle where that
+    is faster. Arrays [combos, cycles, layers], cycles longest first.
+
+    The nodes of a single stage hold the whole model each and wait for no one: each runs at the cycle it does best at,
+    whatever the others of the stage do.
+    """
+    for longer in range(rate.shape[1] - 2, -1, -1):
+        better = (rate[:, longer + 1] > rate[:, longer]) & alone[:, None]
+        for array in (*others, rate):
+            array[:, longer][better] = array[:, longer + 1][better]
 
 
 def close_over_layers(rate: NDArray[np.float64], outcome: NDArray[np.int8]) -> NDArray[np.float64]:

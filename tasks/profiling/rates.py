@@ -3,7 +3,9 @@
 Notation: j layers held, S stages, c the common cycle, pp inner stages of a layout, b' the sub-batch of a replica's inner
 stage (prefill: prompt tokens; decode: sequences), tau its time. An inner stage advances every c / pp, so
 ``tau(b') + hop <= c / pp``; S * pp sub-batches are in flight, so every GPU holds KV for all of them; the rate is
-``replicas * pp * b' / c``. Cells are [combos, cycles, layers], a combo being a (stage count, position).
+``replicas * pp * b' / c``. In a decode pipeline (S > 1) the pp sub-batches come together from the node before, and the
+last leaves after ``(2 pp - 1) tau``, which must be within c. Cells are [combos, cycles, layers], a combo being a (stage
+count, position).
 """
 
 from __future__ import annotations
@@ -95,23 +97,46 @@ class LayoutSolver:
     def _solve_combo(self, i: int, stages: int, position: Position) -> tuple[Floats, Ints, Floats, NDArray[np.int8]]:
         cells, pp = self.cells, self.layout.pp
         inner = self.inner_stages(stages, position)
-        budget = cells.cycle_ms[i][:, None] / pp
+        budget = cells.cycle_ms[i][:, None] / self.inner_passes(stages)
         holds, by_memory = self.largest_by_memory(inner, stages * pp)
         in_time = self._largest_in_time(inner, budget, self.times.layer)
         index = np.minimum(in_time, by_memory[None, :])
         batch = np.where(index > 0, cells.batch_grid[np.maximum(index, 1) - 1], 0)
-        needed = cells.entries_needed[i][:, None]
+        tokens = cells.lone_tokens_needed(i, self.handover_ms(position))
+        needed = cells.entries(tokens)
         outcome = np.full(index.shape, FEASIBLE, dtype=np.int8)
-        outcome[~self._lone_fits(inner, budget, needed, in_time) | (index < 1)] = REASONS.index(Infeasible.SLO)
+        in_slo = (in_time >= needed) & self._lone_fits(inner, budget, tokens) & (index > 0)
+        outcome[~in_slo] = REASONS.index(Infeasible.SLO)
         # A chunk beyond the largest pass is a matter of time, not of memory.
         within_reach = np.minimum(needed, len(cells.batch_grid))
         outcome[by_memory[None, :] < within_reach] = REASONS.index(Infeasible.KV_CACHE)
         outcome[:, ~holds] = REASONS.index(Infeasible.MEMORY)
         rate = self._rate(inner, i, index, batch)
         if cells.mode is Mode.CYCLE:
-            rate = np.minimum(rate, self._network_rate(position, self._layer_counts())[None, :])
+            rate = np.minimum(rate, self._network_rate(position)[None, :])
         rate[outcome != FEASIBLE] = 0.0
         return rate, batch, self._memory_gib(inner, stages * pp, batch), outcome
+
+    def inner_passes(self, stages: int) -> int:
+        """Passes of an inner stage that a cycle must have room for."""
+        comes_together = stages > 1 and self.cells.workload.phase is not Phase.PREFILL
+        return 2 * self.layout.pp - 1 if comes_together and self.cells.mode is Mode.CYCLE else self.layout.pp
+
+    def handover_ms(self, position: Position) -> Floats:
+        """Time in which the KV of a lone prompt of the SLO percentile's length leaves the node, of the layers it holds:
+        [layers]; 0 where the time to first token does not wait for it."""
+        workload, settings = self.cells.workload, self.cells.settings
+        layers = self._layer_counts()
+        if workload.phase is not Phase.PREFILL or self.cells.mode is Mode.PAPER or not settings.charge_kv_handover:
+            return np.zeros(len(layers))
+        kv_bytes = self._kv_bytes(position, workload.lengths.input_at_percentile)
+        return kv_bytes / (self.network_gb_per_s * BYTES_PER_MS_PER_GB_PER_S)
+
+    def _kv_bytes(self, position: Position, context: float) -> Floats:
+        """KV of one sequence of ``context`` tokens in the layers a node holds, the fullest run: [layers]."""
+        runs = self.shape.run_tables[position][self._layer_counts()]
+        held: Floats = (runs @ self.shape.kv_bytes_per_sequence(context)).max(axis=-1)
+        return held
 
     def _layer_counts(self) -> Ints:
         return np.arange(self.layout.pp, self.shape.spec.layers + 1, dtype=np.int64)
@@ -170,14 +195,16 @@ class LayoutSolver:
                 low, high = np.where(fits, middle, low), np.where(fits, high, np.maximum(middle - 1, low))
         return high
 
-    def _lone_fits(self, inner: Sequence[InnerStage], budget: Floats, needed: Ints, in_time: Ints) -> NDArray[np.bool_]:
-        """[cycles, layers]: a lone prompt's chunks of ``needed`` grid entries [cycles, 1] fit the budget."""
+    def _lone_fits(self, inner: Sequence[InnerStage], budget: Floats, tokens: Ints) -> NDArray[np.bool_]:
+        """[cycles, layers]: passes of a lone prompt, of ``tokens`` or all of it, fit the budget though its attention is
+        longer than the mean's."""
         if self.times.lone is self.times.layer:
-            return in_time >= needed
+            return np.ones(tokens.shape, dtype=np.bool_)
+        entries = self.cells.entries(np.minimum(tokens, np.ceil(self.cells.lone_tokens).astype(np.int64)))
         last = len(self.cells.batch_grid)
-        index = np.broadcast_to(np.minimum(needed, last) - 1, in_time.shape)
+        index = np.minimum(entries, last) - 1
         fits = [self.stage_ms(stage, index, self.times.lone) <= budget for stage in inner]
-        return np.all(fits, axis=0) & (needed <= last)
+        return np.all(fits, axis=0) & (entries <= last)
 
     # ---- memory -------------------------------------------------------------------------------------------------
 
@@ -249,7 +276,7 @@ class LayoutSolver:
         tau = np.max([self.stage_ms(stage, clipped, self.times.layer) for stage in inner], axis=0)
         return served / (layout.pp * tau)
 
-    def _network_rate(self, position: Position, layers: Ints) -> Floats:
+    def _network_rate(self, position: Position) -> Floats:
         """Tokens per second at which the node's network is full, each way: [layers].
 
         Prefill sends the KV of the layers it holds to a decode node and activations to the next stage; decode takes
@@ -260,8 +287,7 @@ class LayoutSolver:
         activation = 2.0 * spec.hidden
         takes = 0.0 if position in (Position.ONLY, Position.FIRST) else activation
         sends = 0.0 if position in (Position.ONLY, Position.LAST) else activation
-        runs = self.shape.run_tables[position][layers]
-        kv_per_prompt = (runs @ self.shape.kv_bytes_per_sequence(lengths.input_mean)).max(axis=-1)
+        kv_per_prompt = self._kv_bytes(position, lengths.input_mean)
         if workload.phase is Phase.PREFILL:
             busiest = np.maximum(takes, sends + kv_per_prompt / lengths.input_mean)
         else:

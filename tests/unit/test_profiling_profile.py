@@ -51,7 +51,7 @@ def test_rows_are_compact_closed_and_complete(phase: Phase, mode: Mode) -> None:
     series: dict[tuple, list[dict]] = {}
     for row in rows:
         series.setdefault((row["stages"], row["position"], row["cycle_ms"]), []).append(row)
-    cycles = 10 if mode is Mode.CYCLE else 1
+    cycles = 1 if mode is Mode.PAPER else 13 if phase is Phase.PREFILL else 10
     assert len(series) == 7 * cycles
     for found in series.values():
         assert [row["layers"] for row in found] == list(range(1, len(found) + 1))
@@ -98,6 +98,29 @@ def reasons_at_full(work, gpu=GPU) -> set[str | None]:
     """The reasons in the rows of a single stage."""
     rows = table(work, [node(1, 1e5, gpu)], {"X100": gpu}, max_stages=1).to_pylist()
     return {row["reason"] for row in rows if row["reason"]}
+
+
+def test_a_single_stage_is_closed_over_cycles() -> None:
+    """With one stage a row holds the best of its cycle and all shorter ones, with that cell's layout and batch."""
+    gpu = replace(GPU, memory_gib=2.2)
+    work = workload(SPEC, Phase.DECODE, 30.0)
+    rows = [r for r in table(work, [node(2, 1e5, gpu)], {"X100": gpu}).to_pylist() if r["throughput_tok_per_s"]]
+    own_cycles = set()
+    for layers in range(1, 7):
+        alone = [row for row in rows if (row["stages"], row["layers"]) == (1, layers)]
+        assert [row["cycle_ms"] for row in alone] == sorted((row["cycle_ms"] for row in alone), reverse=True)
+        values = [row["throughput_tok_per_s"] for row in alone]
+        assert values == sorted(values, reverse=True)
+        for row in alone:
+            own = row["replicas"] * row["pp"] * row["batch"] / row["throughput_tok_per_s"] * 1000
+            assert own <= row["cycle_ms"] * (1 + 1e-9)
+            assert min(abs(own - 30.0 / d) for d in SMALL.decode_cycle_divisors) < 1e-6
+            own_cycles.add(round(own, 6))
+    assert len(own_cycles) < 10  # some cycles are never the best
+    middle = [row for row in rows if (row["stages"], row["position"], row["layers"]) == (3, "mid", 2)]
+    assert [row["throughput_tok_per_s"] for row in middle] != sorted(
+        (row["throughput_tok_per_s"] for row in middle), reverse=True
+    )  # a pipeline's cycles stay apart
 
 
 def test_each_reason_fires_alone() -> None:

@@ -165,13 +165,55 @@ def test_cycle_grids() -> None:
 def test_a_lone_prompt_of_the_percentile_must_meet_the_slo() -> None:
     short = Lengths.constant(256.0, 64.0)
     long = replace(short, input_at_percentile=4096.0)
-    _, served = rates(workload(SPEC, Phase.PREFILL, 8.0, short), node(1))
-    _, refused = rates(workload(SPEC, Phase.PREFILL, 8.0, long), node(1))
-    assert np.all(served.rate_tok_per_s[0, :4, 5] > 0)
-    # A pass holds 1,024 tokens at most: 4,096 take four, so only from the fourth cycle, SLO / (1 + 4), on.
-    assert np.all(refused.rate_tok_per_s[0, :3, 5] == 0)
-    assert refused.rate_tok_per_s[0, 3, 5] == served.rate_tok_per_s[0, 3, 5]
-    assert [reason_at(refused, 0, cycle, 5) for cycle in range(3)] == [Infeasible.SLO] * 3
+    _, served = rates(workload(SPEC, Phase.PREFILL, 16.0, short), node(1))
+    _, refused = rates(workload(SPEC, Phase.PREFILL, 16.0, long), node(1))
+    # Two stages: a pass holds 1,024 tokens at most, so m > 1.25 for 256 tokens; 4,096 take four and m > 5.
+    first, sixth = (SMALL.prefill_passes.index(m) for m in (1.5, 6.0))
+    assert np.all(served.rate_tok_per_s[1, first:-1, 2] > 0)
+    assert np.all(refused.rate_tok_per_s[1, :sixth, 2] == 0)
+    assert refused.rate_tok_per_s[1, sixth, 2] == served.rate_tok_per_s[1, sixth, 2]
+    assert {reason_at(refused, 1, cycle, 2) for cycle in range(sixth)} == {Infeasible.SLO}
+    # One stage: four passes and m > 4, and a node takes that cycle where longer ones will not do.
+    fifth = SMALL.prefill_passes.index(5.0)
+    assert np.all(refused.rate_tok_per_s[0, : fifth + 1, 5] == refused.rate_tok_per_s[0, fifth, 5])
+    assert refused.rate_tok_per_s[0, fifth, 5] > 0
+
+
+def test_the_first_token_waits_for_the_hand_over_of_the_kv() -> None:
+    # 512 tokens x 3 layers x 1,024 B = 1.57 MB at 2 Gbit/s x 0.8 = 0.2 GB/s: 7.86 ms of 40.
+    work = workload(SPEC, Phase.PREFILL, 40.0)
+    cells, found = rates(work, node(1, network_gbit_per_s=2.0))
+    last = cells.combos.index((2, Position.LAST))
+    handover = 512 * 3 * 1024 / 0.2e6
+    for cycle, m in enumerate(SMALL.prefill_passes):
+        spare = (40 - handover) / (40 / (2 + m)) - 3  # two stages and the wait
+        is_met = spare > 0 and 512 / spare <= SMALL.max_prefill_tokens
+        assert bool(found.rate_tok_per_s[last, cycle, 2] > 0) is is_met
+    at_once = replace(SMALL, charge_kv_handover=False)
+    _, free = rates(work, node(1, network_gbit_per_s=2.0), at_once)
+    assert (free.rate_tok_per_s[last, :, 2] > 0).sum() > (found.rate_tok_per_s[last, :, 2] > 0).sum() > 3
+    _, paper = rates(work, node(1, network_gbit_per_s=2.0), mode=Mode.PAPER)
+    _, paper_free = rates(work, node(1, network_gbit_per_s=2.0), at_once, mode=Mode.PAPER)
+    assert np.array_equal(paper.rate_tok_per_s, paper_free.rate_tok_per_s)
+
+
+def test_sub_batches_of_a_decode_pipeline_come_together() -> None:
+    """GPU memory for two of three layers: two GPUs hold them as two inner stages, whose last sub-batch leaves after 3 tau."""
+    work, small = workload(SPEC, Phase.DECODE, 20.0), replace(GPU, memory_gib=1.86)
+    only_pp = replace(EFF, all_reduce={})  # no factors for tensor parallelism
+    cells, found = rates(work, node(2, 1e5, small), SMALL, small, only_pp)
+    combo = cells.combos.index((3, Position.MID))
+    oracle = Oracle(work, node(2, 1e5, small), SMALL, EFF, small)
+    for cycle, cycle_ms in enumerate(cells.cycle_ms[combo]):
+        batch, layout = int(found.batch[combo, cycle, 3]), found.layouts[found.layout[combo, cycle, 3]]
+        if not batch:
+            continue
+        assert (layout.tp, layout.pp, layout.replicas) == (1, 2, 1)
+        inner = oracle.inner(4, 3, "mid", 2, 1)
+        tau = max(oracle.stage_ms(stage, batch, 1, work.lengths.decode_context_mean) for stage in inner)
+        assert 3 * tau <= cycle_ms
+        assert found.rate_tok_per_s[combo, cycle, 3] == pytest.approx(2 * batch / cycle_ms * 1000)
+    assert found.batch[combo, :, 3].any()
 
 
 def test_a_pipeline_inside_the_node_runs_at_its_share_of_the_cycle() -> None:
@@ -180,17 +222,19 @@ def test_a_pipeline_inside_the_node_runs_at_its_share_of_the_cycle() -> None:
     work = workload(phi, Phase.DECODE, 60.0, Lengths.constant(1155.0, 211.0))
     small = replace(GPU, memory_gib=9.0)
     config = node(8, 1e5, small)
-    _, found = rates(work, config, SMALL, small)
+    cells, found = rates(work, config, SMALL, small)
     layout = found.layouts[found.layout[0, 0, 39]]
     assert layout.tp in (1, 2)
     assert layout.pp >= 4
     batch = found.batch[0, 0, 39]
-    assert found.rate_tok_per_s[0, 0, 39] == pytest.approx(layout.replicas * layout.pp * batch / 0.060)
+    # One stage: the node's own cycle, one of the grid.
+    cycle_ms = layout.replicas * layout.pp * batch / found.rate_tok_per_s[0, 0, 39] * 1000
+    assert np.isclose(cells.cycle_ms[0], cycle_ms).any()
     oracle = Oracle(work, config, SMALL, EFF, small)
     shape = (layout.tp, layout.pp, layout.replicas)
-    assert oracle.fits(shape, 40, 1, "only", 60.0, int(batch), lone=False)
+    assert oracle.fits(shape, 40, 1, "only", cycle_ms * (1 + 1e-9), int(batch), lone=False)
     bigger = next(size for size in SMALL.cuda_graph_batch_sizes if size > batch)
-    assert not oracle.fits(shape, 40, 1, "only", 60.0, bigger, lone=False)
+    assert not oracle.fits(shape, 40, 1, "only", cycle_ms, bigger, lone=False)
 
 
 def test_paper_mode_is_rate_over_time_without_positions() -> None:
@@ -255,6 +299,9 @@ def test_littles_law_keeps_within_the_kv_cache(spec, gpus: int, memory_gib: floa
             continue
         for layers in range(1, 7):
             in_flight = found.rate_tok_per_s[i, :, layers - 1] * stages * cells.cycle_ms[i] / 1000  # X * TPOT
+            if stages == 1:  # at the node's own cycle
+                own = [found.layouts[at].replicas * found.layouts[at].pp for at in found.layout[i, :, layers - 1]]
+                in_flight = np.where(in_flight > 0, own * found.batch[i, :, layers - 1], 0)
             held = sum(min(context, w or np.inf) for w in spec.layer_windows[:layers]) * per_token
             weights = layers * 2 * (1024 * 24 * 64 + 1024 * 1024 + 3 * 1024 * 4096 + 2048)
             room = gpus * (0.9 * memory_gib - 1.5) * GIB - weights
@@ -283,9 +330,8 @@ def test_the_network_caps_a_node() -> None:
     assert found.rate_tok_per_s[mid, 0, 2] == pytest.approx(10e6 / (3 * 4096 + 2048))
     work, sender_pays = workload(SPEC, Phase.DECODE, 200.0), replace(SMALL, charge_decode_kv_in=False)
     _, free = rates(work, node(1, network_gbit_per_s=0.1), sender_pays)
-    assert free.rate_tok_per_s[0, 0, 5] == pytest.approx(
-        128 / 0.2
-    )  # a single stage then sends nothing: the batch counts
+    # A single stage then sends nothing: the batch counts, at the shortest cycle, 200 / 5 ms.
+    assert free.rate_tok_per_s[0, 0, 5] == pytest.approx(128 / 0.04)
     # Prefill sends 1024 B of KV per layer and token.
     _, prefill = rates(workload(SPEC, Phase.PREFILL, 400.0), node(1, network_gbit_per_s=0.1))
     assert prefill.rate_tok_per_s[0, 0, 5] == pytest.approx(10e6 / 6144)
