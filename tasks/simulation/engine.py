@@ -118,7 +118,7 @@ def _run_prefill(run: _Run, i: int, mine: Ints) -> None:
         requests.arrival_s[mine], tokens, packed.engines
     )
     run.prefill_start_s[mine], run.first_token_s[mine] = start, first
-    run.sent_s[mine] = _egress(instance, packed, tokens, first, path)
+    run.sent_s[mine] = egress_s(instance, packed, tokens, first, path)
     last = float(np.max(run.sent_s[mine], initial=0.0))
     alive = _alive_s(run, instance, last)
     _record_nodes(run, i, busy, served, engine_requests, area, alive)
@@ -128,7 +128,7 @@ def _run_prefill(run: _Run, i: int, mine: Ints) -> None:
     )
 
 
-def _egress(instance: SimInstance, packed: PackedInstance, tokens: Ints, first_s: Floats, path: Ints) -> Floats:
+def egress_s(instance: SimInstance, packed: PackedInstance, tokens: Ints, first_s: Floats, path: Ints) -> Floats:
     """When each prompt's keys and values have left: every node sends those of its layers, first come first served, after
     the first token."""
     order = np.argsort(first_s, kind="stable")

@@ -87,9 +87,9 @@ def headroom(
 ) -> Headroom:
     """Bisects the load on ``instances`` (one model, one phase) over multiples of ``step`` in [lowest, 1].
 
-    Prefill is judged by TTFT. Decode is judged by TPOT as the user sees it but for the sending end of the KV transfer: its
-    requests come as they arrive, from a prefill that takes no time; without ``counts_transfer`` (see Slo) from the arrival of
-    the KV. Never above 1: more than the stored rate is not planned.
+    Prefill is judged by TTFT; with ``counts_transfer`` (see Slo) it ends when the KV has left, on its way to a decode that
+    takes it in at once. Decode is judged by TPOT from the arrival of the KV: its requests come as they arrive, from a
+    prefill that takes no time. Never above 1: more than the stored rate is not planned.
     """
     phases = {(instance.phase, instance.model) for instance in instances}
     if len(phases) != 1:
@@ -117,15 +117,14 @@ def attained(
     instances: Sequence[SimInstance], slo_ms: float, requests: Requests, *, counts_transfer: bool = True
 ) -> float:
     """Share of the requests after the warm-up that met the limit of the instances' phase."""
-    phase = instances[0].phase
+    phase, regions = instances[0].phase, sorted({instance.region for instance in instances})
     if phase is Phase.PREFILL:
-        alone = replace(requests, output_tokens=np.ones_like(requests.output_tokens))
-        result = simulate(alone, instances)
-        latency: Floats = result.ttft_s
+        alone = replace(requests, output_tokens=np.minimum(requests.output_tokens, 2))
+        result = simulate(alone, [*instances, *(_instant(instances, region, Phase.DECODE) for region in regions)])
+        latency: Floats = result.ttft_s if counts_transfer else result.prefill_s
     else:
-        regions = sorted({instance.region for instance in instances})
-        result = simulate(requests, [*instances, *(_instant_prefill(instances, region) for region in regions)])
-        latency = result.tpot_s if counts_transfer else result.tpot_after_transfer_s
+        result = simulate(requests, [*instances, *(_instant(instances, region, Phase.PREFILL) for region in regions)])
+        latency = result.tpot_s
     counted = requests.arrival_s >= WARM_UP_SHARE * requests.arrival_s[-1]
     counted &= (requests.output_tokens > 1) | (phase is Phase.PREFILL)
     if not counted.any():
@@ -136,14 +135,15 @@ def attained(
     return float(met[counted].mean())
 
 
-def _instant_prefill(instances: Sequence[SimInstance], region: str) -> SimInstance:
-    """Stands for prefill in ``region``: takes no time, and as many requests as its decode instances serve."""
+def _instant(instances: Sequence[SimInstance], region: str, phase: Phase) -> SimInstance:
+    """Stands for the other phase in ``region``: takes no time, and as many requests as the instances there serve."""
     here = [instance for instance in instances if instance.region == region]
-    node = SimNode("none", 1.0, StepTable.constant(_INSTANT_S), batch=1 << 40, network_bytes_per_s=1e30)
+    batch = 1 << 40 if phase is Phase.PREFILL else 64
+    node = SimNode("none", 1.0, StepTable.constant(_INSTANT_S), batch=batch, network_bytes_per_s=1e30)
     return SimInstance(
-        instance_id=f"prefill of {region}",
+        instance_id=f"{phase.value} of {region}",
         model=here[0].model,
-        phase=Phase.PREFILL,
+        phase=phase,
         region=region,
         rate_req_per_s=sum(instance.rate_req_per_s for instance in here),
         stages=(SimStage(1, (node,)),),

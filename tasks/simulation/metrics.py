@@ -14,8 +14,9 @@ from tasks.simulation.types import Floats, RequestStatus, SimResult, SimulationI
 class Slo:
     """A model's limits: time to first token and time per output token, both in ms.
 
-    ``counts_transfer``: whether TPOT counts the KV transfer between the phases, as a user does who gets the first token
-    from prefill; without it TPOT begins when the KV has arrived (the wait for a slot always counts).
+    ``counts_transfer``: whether TTFT includes the transfer of the KV to the decode instance, through which the client gets
+    the first token; without it TTFT ends with prefill, and the transfer counts nowhere, as in the paper's definition. It
+    goes with ``ProfileSettings.charge_kv_handover``. TPOT begins when the KV has arrived (the wait for a slot counts).
     """
 
     ttft_ms: float
@@ -68,10 +69,10 @@ def met_slo(result: SimResult, slos: Mapping[str, Slo]) -> tuple[np.ndarray, np.
     tpot_limit = np.array([slos[model].tpot_ms for model in result.requests.models]) / 1e3
     model, done = result.requests.model, result.status == int(RequestStatus.DONE)
     counts = np.array([slos[name].counts_transfer for name in result.requests.models])
-    tpot_s = np.where(counts[model], result.tpot_s, result.tpot_after_transfer_s)
+    ttft_s = np.where(counts[model], result.ttft_s, result.prefill_s)
     with np.errstate(invalid="ignore"):
-        ttft = done & (result.ttft_s <= ttft_limit[model] + 1e-9)
-        tpot = done & ((tpot_s <= tpot_limit[model] + 1e-9) | (result.requests.output_tokens == 1))
+        ttft = done & (ttft_s <= ttft_limit[model] + 1e-9)
+        tpot = done & ((result.tpot_s <= tpot_limit[model] + 1e-9) | (result.requests.output_tokens == 1))
     return ttft, tpot
 
 

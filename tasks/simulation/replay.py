@@ -9,6 +9,7 @@ import numpy as np
 
 from catalogs.types import Phase
 from tasks.simulation.arrivals import sample_lengths
+from tasks.simulation.engine import egress_s
 from tasks.simulation.kernel_decode import decode_instance, most_in_micro_batch
 from tasks.simulation.kernel_prefill import prefill_instance
 from tasks.simulation.pack import kv_tokens_per_context, pack
@@ -27,7 +28,7 @@ MOST_PROMPTS = 400_000
 @dataclass(frozen=True, slots=True)
 class Replay:
     """Saturated replay of one instance. ``rate_share`` = replayed / stored tokens per second; ``latency_ms`` is the
-    PERCENTILE of TPOT (decode, from joining a micro-batch) or TTFT (prefill, from arrival)."""
+    PERCENTILE of TPOT (decode, from joining a micro-batch) or TTFT (prefill, from arrival until the KV has left)."""
 
     template_id: str
     stored_tok_per_s: float
@@ -50,17 +51,20 @@ def replay(
     pairs: tuple[Ints, Ints],
     seed: int = 0,
     offered_share: float = OFFERED_SHARE,
+    *,
+    counts_transfer: bool = True,
 ) -> Replay:
     """Saturates ``instance`` with lengths drawn from ``pairs``.
 
     Decode: a queue that never empties, in steady state from the start (the first sequences are part way through, as a
     moment picked at random would find them). Prefill: prompts arrive evenly spaced in tokens at ``offered_share`` of the stored
-    rate, for a queue without end has no TTFT; what is served is that less the growth of the backlog.
+    rate, for a queue without end has no TTFT; what is served is that less the growth of the backlog. ``counts_transfer``
+    as in Slo.
     """
     stored = instance.rate_req_per_s * tokens_per_request
     rng = np.random.default_rng(seed)
     if instance.phase is Phase.PREFILL:
-        return _replay_prefill(instance, stored, offered_share, slo_ms, pairs, rng)
+        return _replay_prefill(instance, stored, offered_share, slo_ms, pairs, rng, counts_transfer)
     return _replay_decode(instance, stored, slo_ms, pairs, rng)
 
 
@@ -71,6 +75,7 @@ def _replay_prefill(
     slo_ms: float,
     pairs: tuple[Ints, Ints],
     rng: np.random.Generator,
+    counts_transfer: bool,
 ) -> Replay:
     offered = offered_share * stored
     # Long against a pass and against the SLO, and enough prompts for the node with the smallest share.
@@ -79,8 +84,10 @@ def _replay_prefill(
     inputs, _ = sample_lengths(pairs, min(count, MOST_PROMPTS), rng)
     # A prompt comes when the tokens before it are due, so that the stream never runs ahead of the rate.
     arrive = np.cumsum(inputs) / offered
-    _, first_token, _, _, _, _, _, integrals = prefill_instance(arrive, inputs, pack(instance).engines)
-    ttft = first_token - arrive
+    packed = pack(instance)
+    _, first_token, path, _, _, _, _, integrals = prefill_instance(arrive, inputs, packed.engines)
+    reached = egress_s(instance, packed, inputs, first_token, path) if counts_transfer else first_token
+    ttft = reached - arrive
     # If waits grow, less is served than comes: by as much as the last prompts are late.
     tenth = len(inputs) // 10
     early, late = slice(2 * tenth, 3 * tenth), slice(9 * tenth, None)

@@ -206,7 +206,8 @@ class InstanceUse:
 class SimResult:
     """Times per request [n] (NaN = not reached) in the order of ``requests``, and use per node and instance.
 
-    prefill_start_s: first pass that holds some of its prompt; first_token_s: end of prefill; kv_ready_s: its KV has reached
+    prefill_start_s: first pass that holds some of its prompt; first_token_s: end of prefill, where the first token is made
+    (behind the usual proxies the client gets it through the decode instance, see ``ttft_s``); kv_ready_s: its KV has reached
     the decode instance; decode_start_s: joins a micro-batch; finish_s: last token. ``prefill_instance`` and
     ``decode_instance`` index ``instances`` (-1 = none).
     """
@@ -227,17 +228,20 @@ class SimResult:
 
     @property
     def ttft_s(self) -> Floats:
-        """Time to first token; NaN where there was none."""
+        """Time to first token as the client sees it: it comes through the decode instance, once the KV has arrived there.
+        A request for one token ends with prefill. NaN where there was none."""
+        reached = np.where(self.requests.output_tokens > 1, self.kv_ready_s, self.first_token_s)
+        return reached - self.requests.arrival_s
+
+    @property
+    def prefill_s(self) -> Floats:
+        """Time to the end of prefill, without the transfer of the KV; NaN where there was none."""
         return self.first_token_s - self.requests.arrival_s
 
     @property
     def tpot_s(self) -> Floats:
-        """Time per output token after the first as the user sees it: KV transfer and wait included. NaN for one token."""
-        return self._per_step(self.finish_s - self.first_token_s)
-
-    @property
-    def tpot_after_transfer_s(self) -> Floats:
-        """The same from the moment the KV has arrived: wait included, transfer not."""
+        """Time per output token after the first, from the arrival of the KV on: the wait for a slot is included, the transfer
+        is in the time to first token. NaN for one token."""
         return self._per_step(self.finish_s - self.kv_ready_s)
 
     @property

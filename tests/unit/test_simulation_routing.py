@@ -162,13 +162,14 @@ def test_senseless_inputs_are_refused(build: object, match: str) -> None:
         build()  # type: ignore[operator]
 
 
-def test_transfer_counts_into_tpot_unless_told_otherwise() -> None:
-    """10 steps of 10 ms; KV of 1,000 B at 10,000 B/s takes 100 ms: 20 ms per token as the user sees it, 10 without."""
+def test_transfer_counts_into_ttft_unless_told_otherwise() -> None:
+    """KV of 1,000 B at 10,000 B/s takes 100 ms: that is when the first token comes; then 10 steps of 10 ms."""
     prefill = instance(
         Phase.PREFILL, [node(1e-9, batch=10**6, network_bytes_per_s=10_000.0)], kv_bytes_per_token_layer=10.0
     )
     result = simulate(requests([0.0], 100, 11), [prefill, instance(Phase.DECODE, [node(0.01, batch=8)])])
-    assert result.tpot_s[0] * 1e3 == pytest.approx(20.0)
-    assert result.tpot_after_transfer_s[0] * 1e3 == pytest.approx(10.0)
-    assert report(result, {"m": Slo(1000, 15)})[0].attained == 0.0
-    assert report(result, {"m": Slo(1000, 15, counts_transfer=False)})[0].attained == 1.0
+    assert result.ttft_s[0] * 1e3 == pytest.approx(100.0)
+    assert result.prefill_s[0] * 1e3 == pytest.approx(0.0, abs=1e-3)
+    assert result.tpot_s[0] * 1e3 == pytest.approx(10.0)
+    assert report(result, {"m": Slo(50, 15)})[0].attained == 0.0
+    assert report(result, {"m": Slo(50, 15, counts_transfer=False)})[0].attained == 1.0
