@@ -285,7 +285,7 @@ class BuildRun:
                 library,
                 list(files),
                 list(profiles.values()),
-                [frontier.file for frontier in frontiers.values()],
+                [file for frontier in frontiers.values() for file in (frontier.file, frontier.measured)],
                 record,
                 reference,
             )

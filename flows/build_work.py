@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from catalogs.ids import short_hash
 from catalogs.types import Efficiency, Gpu, NodeConfig, Workload
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from tasks.templates.shards import ShardSpec
 
 FRONTIER_FILTER = "all"
+MEASURED_FILTER = "measured"
 FRONTIER_VERSION = "1"
 # Shards of one workload are solved together until they are worth this much: reading its profiles costs about 0.1 s.
 _CHUNK_S = 2.0
@@ -86,9 +88,10 @@ class FrontierJob:
 
 @dataclass(frozen=True)
 class FrontierFile:
-    """A frontier's file and the template of most tokens per USD on it (in words)."""
+    """A workload's frontier, that of templates on measured ground alone, and the template of most tokens per USD (in words)."""
 
     file: LandedShard
+    measured: LandedShard
     best_template: str
 
 
@@ -139,29 +142,45 @@ def solve(job: SolveJob) -> SolvedShards:
 
 
 def frontier(job: FrontierJob) -> FrontierFile:
-    """Find and land the frontier of a workload's templates: those that no packing of smaller ones replaces."""
+    """Find and land the frontiers of a workload: templates that no packing of smaller ones replaces, and the same among
+    those whose rates are measured or fitted to measurements."""
+    from tasks.allocation.safety import MEASURED_GROUND
     from tasks.templates.frontier import frontier_mask
 
     stop_if_asked()
-    columns = ["template_id", "combination_id", "throughput_mtok_per_s", "nodes"]
+    columns = ["template_id", "combination_id", "throughput_mtok_per_s", "provenance", "nodes"]
     templates = read_landed(job.lake_root, job.shards, columns)
     configs, counts = node_counts(templates)
     rates = templates["throughput_mtok_per_s"].to_numpy()
     kept = frontier_mask(counts, rates)
     best = _best_template(templates, configs, counts, job.price_usd_per_h)
-    frontier_id = short_hash([FRONTIER_VERSION, FRONTIER_FILTER, sorted(shard.shard_id for shard in job.shards)])
+    grounded = pc.is_in(templates["provenance"], pa.array(sorted(MEASURED_GROUND))).to_numpy()
+    measured = kept
+    if not grounded.all():
+        measured = np.zeros(len(rates), np.bool_)
+        measured[grounded] = frontier_mask(counts[grounded], rates[grounded])
+    ids = templates["template_id"].combine_chunks()
+    return FrontierFile(
+        _land_frontier(job, FRONTIER_FILTER, ids.filter(pa.array(kept))),
+        _land_frontier(job, MEASURED_FILTER, ids.filter(pa.array(measured))),
+        best,
+    )
+
+
+def _land_frontier(job: FrontierJob, filter_id: str, template_ids: pa.Array) -> LandedShard:
+    """The file of a frontier, written unless it is there."""
+    frontier_id = short_hash([FRONTIER_VERSION, filter_id, sorted(shard.shard_id for shard in job.shards)])
     found = find_shard(job.lake_root, frontier_id, kind=ShardKind.FRONTIER)
-    if found is None:
-        ids = templates["template_id"].combine_chunks().filter(pa.array(kept))
-        found = write_shard(
-            job.lake_root,
-            _frontier_table(frontier_id, job.workload_id, ids),
-            frontier_id,
-            kind=ShardKind.FRONTIER,
-            workload_id=job.workload_id,
-            filter_id=FRONTIER_FILTER,
-        )
-    return FrontierFile(found, best)
+    if found is not None:
+        return found
+    return write_shard(
+        job.lake_root,
+        _frontier_table(frontier_id, filter_id, job.workload_id, template_ids),
+        frontier_id,
+        kind=ShardKind.FRONTIER,
+        workload_id=job.workload_id,
+        filter_id=filter_id,
+    )
 
 
 def node_counts(templates: pa.Table) -> tuple[tuple[str, ...], np.ndarray[Any, np.dtype[np.int8]]]:
@@ -180,14 +199,14 @@ def node_counts(templates: pa.Table) -> tuple[tuple[str, ...], np.ndarray[Any, n
     return tuple(names[i] for i in order), counts
 
 
-def _frontier_table(frontier_id: str, workload_id: str, template_ids: pa.Array) -> pa.Table:
+def _frontier_table(frontier_id: str, filter_id: str, workload_id: str, template_ids: pa.Array) -> pa.Table:
     def same(value: str) -> pa.Array:
         return pa.repeat(pa.scalar(value, pa.string()), len(template_ids))
 
     return pa.table(
         {
             "frontier_id": same(frontier_id),
-            "filter_id": same(FRONTIER_FILTER),
+            "filter_id": same(filter_id),
             "workload_id": same(workload_id),
             "template_id": template_ids.cast(pa.string()),
         }

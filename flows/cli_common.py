@@ -66,9 +66,36 @@ DaskOption = Annotated[
     str | None,
     typer.Option("--dask-address", metavar="ADDRESS", help="A running Dask scheduler. [default: workers of our own]"),
 ]
+SafetyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--safety",
+        metavar="pNN",
+        help="Plan with rates that hold in NN % of cases, given their errors: p90. [default: none]",
+    ),
+]
+MeasuredOption = Annotated[
+    bool, typer.Option("--measured-only", help="Leave out rates that are not measured or fitted to measurements.")
+]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", min=1, help="Local workers. [default: one per core]", show_default=False)
 ]
+
+
+def percentile_of(text: str | None) -> float | None:
+    """``p90`` -> 90.0. Raises CoralError for another form."""
+    if text is None:
+        return None
+    number = text.removeprefix("p")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if number == text or not 50 <= value < 100:
+        raise CoralError(
+            f"--safety {text!r} is not a percentile", remedy="write p90, or another from p50 to below p100"
+        )
+    return value
 
 
 def say(message: str) -> None:

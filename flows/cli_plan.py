@@ -14,13 +14,16 @@ from flows.cli_common import (
     ExitCode,
     JsonOption,
     LakeOption,
+    MeasuredOption,
     Mode,
     ModeOption,
+    SafetyOption,
     ScenarioOption,
     Solver,
     SolverOption,
     WorkersOption,
     described,
+    percentile_of,
     put,
     put_json,
     put_lines,
@@ -84,6 +87,8 @@ def allocate(
     publish: Annotated[
         bool, typer.Option("--publish", help="Publish the plan. Without it nothing is written.")
     ] = False,
+    safety: SafetyOption = None,
+    measured_only: MeasuredOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose what to rent from the library that is built, and print the plan. Writes nothing without --publish.
@@ -93,7 +98,7 @@ def allocate(
     from flows import planning
     from flows.cli_progress import show_progress
 
-    settings = _settings(scenario, lake, mode, Solver.EXACT, None, None)
+    settings = _with_policy(_settings(scenario, lake, mode, Solver.EXACT, None, None), safety, measured_only)
     with show_progress() as progress:
         outcome = planning.allocate(settings, progress, publish=publish)
     _show(outcome, as_json)
@@ -106,6 +111,8 @@ def plan(
     solver: SolverOption = Solver.EXACT,
     dask_address: DaskOption = None,
     workers: WorkersOption = None,
+    safety: SafetyOption = None,
+    measured_only: MeasuredOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build the library if needed, allocate, publish, and print the plan: the main job in one command.
@@ -115,8 +122,9 @@ def plan(
     from flows import planning
     from flows.cli_progress import show_progress
 
+    settings = _with_policy(_settings(scenario, lake, mode, solver, dask_address, workers), safety, measured_only)
     with show_progress() as progress:
-        outcome = planning.plan_scenario(_settings(scenario, lake, mode, solver, dask_address, workers), progress)
+        outcome = planning.plan_scenario(settings, progress)
     _show(outcome, as_json)
 
 
@@ -140,6 +148,12 @@ def _settings(
     from dataclasses import replace
 
     return replace(settings, threads=workers)
+
+
+def _with_policy(settings: BuildSettings, safety: str | None, measured_only: bool) -> BuildSettings:
+    from dataclasses import replace
+
+    return replace(settings, safety_percentile=percentile_of(safety), measured_only=measured_only)
 
 
 def _build_text(result: BuildResult) -> str:

@@ -32,6 +32,16 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan) -> tuple[PlanWarning, ...]
     if derived:
         text = f"not sold as such, price derived: {_listed(derived)}"
         notes.append(PlanWarning(code="derived_offers", text=text))
+    policy = loaded.scenario.policy
+    if policy.safety_percentile is not None and plan.instances:
+        errors = [i.rel_error for i in plan.instances]
+        text = (
+            f"every rate is lowered to what holds in {policy.safety_percentile:g} % of cases, given its relative error "
+            f"({min(errors):.0%} to {max(errors):.0%} here)"
+        )
+        notes.append(PlanWarning(code="safety", text=text))
+    if policy.measured_only:
+        notes.append(PlanWarning(code="measured_only", text="only rates that are measured or fitted were considered"))
     for provenance in (Provenance.BORROWED, Provenance.DERIVED):
         used = [f"{i.workload} on {i.combination_id}" for i in plan.instances if i.provenance == provenance.value]
         if used:

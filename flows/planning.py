@@ -51,7 +51,7 @@ def allocate(settings: BuildSettings, progress: Progress, *, publish: bool) -> A
     from warehouse import read
     from warehouse.connect import Lake
 
-    loaded = load_scenario(settings.scenario)
+    loaded = settings.with_policy(load_scenario(settings.scenario))
     for finding in loaded.rejects:
         progress.message(f"set aside: {finding.line()}")
     library_id = registered_library(settings, loaded)
@@ -127,10 +127,13 @@ def _document(
     from flows.plan_notes import plan_reason, plan_warnings
     from tasks.allocation.plan_build import PlanMeta, build_plan
     from tasks.allocation.plan_checker import PlanFacts, check_plan
+    from tasks.allocation.safety import with_safe_rates
     from tasks.allocation.shortfalls import explain_shortfalls
     from warehouse import read
 
     templates = read.templates_by_id(lake, sorted({row.template_id for row in result.instances}))
+    # With a safety percentile the plan states the rates it was made with, which are the lowered ones.
+    templates = with_safe_rates(templates, loaded.scenario.policy.safety_percentile)
     slo_ms = {workload.workload_id: workload.slo_ms for workload in loaded.workloads}
     plan = build_plan(
         inputs.problem,

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from catalogs.errors import HeldError
+from catalogs.errors import HeldError, NothingFitsError
 from catalogs.ids import short_hash
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem
+from tasks.allocation.safety import MEASURED_GROUND, with_safe_rates
 from tasks.allocation.types import AllocationProblem, ModelDemand, Shortage
 
 if TYPE_CHECKING:
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from warehouse.connect import Lake
 
 FRONTIER_FILTER = "all"
-_SLIM = ("template_id", "combination_id", "throughput_mtok_per_s")
+MEASURED_FILTER = "measured"
+_SLIM = ("template_id", "combination_id", "throughput_mtok_per_s", "provenance", "rel_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +38,24 @@ def planning_inputs(loaded: LoadedScenario, lake: Lake, library_id: str, last_pl
     """The online problem of a scenario over the frontier of ``library_id``.
 
     What runs is what the last published plan says; its templates stay candidates when the library still has them.
-    Raises HeldError where a demand is unknown, LakeError where the library lacks a frontier, and what
+    Rates are those that hold in ``policy.safety_percentile`` of cases where one is set.
+    Raises HeldError where a demand is unknown, LakeError where the library lacks a frontier, NothingFitsError where
+    ``policy.measured_only`` leaves a workload nothing, and what
     :func:`tasks.allocation.prepare.build_problem` raises.
     """
     check_demand_known(loaded)
     running = _running(last_plan)
-    templates = {
-        workload.workload_id: _candidates(lake, library_id, workload.workload_id, [key[1] for key in running])
-        for workload in loaded.workloads
-    }
+    policy = loaded.scenario.policy
+    templates = {}
+    for workload in loaded.workloads:
+        ids = [key[1] for key in running]
+        found = _candidates(lake, library_id, workload.workload_id, ids, policy.measured_only)
+        if policy.measured_only and not found.num_rows:
+            raise NothingFitsError(
+                f"{workload.alias}: no template rests on measured or fitted rates alone",
+                remedy="plan without --measured-only, or add measurements with `coral profiles add`",
+            )
+        templates[workload.workload_id] = with_safe_rates(found, policy.safety_percentile)
     known = {template_id for table in templates.values() for template_id in table["template_id"].to_pylist()}
     running = {key: count for key, count in running.items() if key[1] in known}
     problem = build_problem(
@@ -124,17 +135,21 @@ def _running(last_plan: Plan | None) -> dict[tuple[str, str], int]:
     return {(row.region, row.template_id): row.instances for row in last_plan.instances}
 
 
-def _candidates(lake: Lake, library_id: str, workload_id: str, running: list[str]) -> pa.Table:
-    """The frontier of a workload, and running templates that are not on it but still in the library."""
+def _candidates(lake: Lake, library_id: str, workload_id: str, running: list[str], measured_only: bool) -> pa.Table:
+    """The frontier of a workload, and running templates that are not on it but still in the library. ``measured_only``:
+    of those whose rates are measured or fitted."""
     from warehouse import read
 
-    frontier = read.frontier_templates(lake, library_id, workload_id, FRONTIER_FILTER).select(_SLIM)
+    filter_id = MEASURED_FILTER if measured_only else FRONTIER_FILTER
+    frontier = read.frontier_templates(lake, library_id, workload_id, filter_id).select(_SLIM)
     missing = set(running) - set(frontier["template_id"].to_pylist())
     if not missing:
         return frontier
-    all_rows = read.library_templates(lake, library_id, workload_id).select(_SLIM)
-    mask = pa.array([template_id in missing for template_id in all_rows["template_id"].to_pylist()], pa.bool_())
-    return pa.concat_tables([frontier, all_rows.filter(mask)])
+    rows = read.library_templates(lake, library_id, workload_id).select(_SLIM)
+    allowed = MEASURED_GROUND if measured_only else set(rows["provenance"].to_pylist())
+    pairs = zip(rows["template_id"].to_pylist(), rows["provenance"].to_pylist(), strict=True)
+    mask = pa.array([name in missing and ground in allowed for name, ground in pairs], pa.bool_())
+    return pa.concat_tables([frontier, rows.filter(mask)])
 
 
 def reference_inputs(loaded: LoadedScenario, now: datetime) -> Mapping[str, Any]:

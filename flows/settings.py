@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from catalogs.scenario import LoadedScenario
 
 DEFAULT_LAKE = Path(".coral")
 
@@ -59,7 +62,8 @@ class BuildSettings:
 
     ``scenario`` is the name of a shipped scenario or a path. ``mode`` (``cycle`` or ``paper``) overrides the scenario's.
     ``solver`` is ``exact`` or ``ilp``. ``dask_address`` None = ``threads`` threads of this process. ``sample_n``
-    combinations are solved again by the ILP, as many as ``sample_time_s`` allow. ``force`` solves finished shards again as well.
+    combinations are solved again by the ILP, as many as ``sample_time_s`` allow. ``force`` solves finished shards again as
+    well. ``safety_percentile`` and ``measured_only`` replace the scenario's policy where they are set.
     """
 
     scenario: str | Path
@@ -71,6 +75,21 @@ class BuildSettings:
     sample_n: int = 24
     sample_time_s: float = 15.0
     force: bool = False
+    safety_percentile: float | None = None
+    measured_only: bool = False
+
+    def with_policy(self, loaded: LoadedScenario) -> LoadedScenario:
+        """The scenario with the policy that this call sets over its own."""
+        update: dict[str, object] = {}
+        if self.safety_percentile is not None:
+            update["safety_percentile"] = self.safety_percentile
+        if self.measured_only:
+            update["measured_only"] = True
+        if not update:
+            return loaded
+        scenario = loaded.scenario
+        policy = scenario.policy.model_copy(update=update)
+        return replace(loaded, scenario=scenario.model_copy(update={"policy": policy}))
 
 
 @dataclass(frozen=True, slots=True)
