@@ -1,0 +1,111 @@
+"""A simulation as text for a person: what each workload's requests waited, whether its SLO holds, how busy its nodes are."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import Any
+
+from flows.render import WIDTH, Line, number, table
+
+_MISSED = "bold red"
+_VERDICT = {True: "kept", False: "MISSED", None: "idle"}
+_LOST = {
+    "no_prefill_instance": "found no prefill instance",
+    "no_decode_instance": "found no decode instance in their region",
+    "too_long": "were longer than any instance's KV memory",
+}
+Row = Mapping[str, Any]
+
+
+def simulation_lines(document: Row) -> list[Line]:
+    """The whole of ``coral simulate``; lines of at most 100 columns for names of usual length."""
+    seeds = {stream["seeds"] for stream in document["streams"]}
+    lines = [
+        Line(
+            f"Simulation of {document['scenario_id']}, plan {document['plan_version']} "
+            f"({document['cost_usd_per_h']:,.2f} USD/h): {number(document['minutes'])} minutes"
+            + (f", {max(seeds)} seeds" if max(seeds) > 1 else ""),
+            "bold",
+        ),
+        Line(f"  latency: TTFT of prefill; of decode {_tpot_text(document)}"),
+        Line("  load: tokens asked for per rate stored for the templates; busy: share of time that passes run"),
+    ]
+    for stream in document["streams"]:
+        lines += [Line(""), Line(stream["text"], "bold"), *_workloads(stream), Line(""), *_models(stream)]
+    return [*lines, Line(""), *_verdict(document)]
+
+
+def _tpot_text(document: Row) -> str:
+    if document["counts_transfer"]:
+        return "TPOT from the first token on (KV transfer and wait count)"
+    return "TPOT from the arrival of the KV on (wait counts, transfer not)"
+
+
+def _workloads(stream: Row) -> list[Line]:
+    header = ("workload", "SLO ms", "p50", "p95", "p99", "within", "asked", "", "req/s", "load", "busy", "queue", "max")
+    rows, missed = [], []
+    for row in stream["workloads"]:
+        at = row["latency_ms"]
+        rows.append(
+            (
+                row["workload"],
+                number(row["slo_ms"]),
+                *(_ms(at[name]) for name in ("p50", "p95", "p99")),
+                share(row["attained"]),
+                f"{number(row['slo_percentile'])} %",
+                _VERDICT[row["is_met"]],
+                number(row["goodput_req_per_s"]),
+                _percent(row["load"]),
+                _percent(row["utilization_mean"]),
+                number(row["queue_mean"]),
+                number(row["queue_max"]),
+            )
+        )
+        missed.append(row["is_met"] is False)
+    texts = table(header, rows, right=range(1, len(header)))
+    return [Line(texts[0])] + [Line(text, _MISSED if bad else "") for text, bad in zip(texts[1:], missed, strict=True)]
+
+
+def _models(stream: Row) -> list[Line]:
+    header = ("model", "requests", "offered req/s", "goodput req/s", "within both", "worst seed", "KV transfer p99 ms")
+    rows = [
+        (
+            row["alias"],
+            f"{row['requests']:,}",
+            number(row["offered_req_per_s"]),
+            number(row["goodput_req_per_s"]),
+            share(row["attained"]),
+            share(row["attained_worst"]),
+            _ms(row["kv_transfer_ms"]["p99"]),
+        )
+        for row in stream["models"]
+    ]
+    lines = [Line(text) for text in table(header, rows, right=range(1, len(header)))]
+    for row in stream["models"]:
+        for reason, count in row["lost"].items():
+            lines.append(Line(f"  {row['alias']}: {count:,} requests {_LOST.get(reason, reason)}", _MISSED))
+    return lines
+
+
+def _verdict(document: Row) -> list[Line]:
+    rows = [row for stream in document["streams"] for row in stream["workloads"] if row["is_met"] is not None]
+    missed = [row["workload"] for row in rows if not row["is_met"]]
+    if not missed:
+        return [Line("every workload keeps its SLO", "green")]
+    where = " in one stream or more" if len(document["streams"]) > 1 else ""
+    text = f"SLO missed{where} by {', '.join(dict.fromkeys(missed))}"
+    return [Line(part, _MISSED) for part in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]
+
+
+def share(value: float | None) -> str:
+    """A share in per cent, rounded down to hundredths: one that is not all is never shown as 100 %."""
+    return "-" if value is None else f"{int(value * 10_000 + 1e-9) / 100:.2f} %"
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value * 100:.0f} %"
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else number(value)

@@ -1,0 +1,77 @@
+"""``coral simulate``: decide what there is to run, and start a Prefect server and a flow only for several runs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from catalogs.errors import CoralError
+from flows.settings import Progress, SilentProgress, progress_stage
+from flows.simulate_inputs import SimulateInputs, SimulateSettings, resolve
+
+STAGE = "simulate"
+
+
+def run_simulation(settings: SimulateSettings, progress: Progress | None = None) -> dict[str, Any]:
+    """The document of all streams and seeds (see :func:`flows.simulate_work.document`); runs that are done are not run again.
+
+    Raises what :func:`flows.simulate_inputs.resolve` raises, and what the tasks raise.
+    """
+    from flows import simulate_work as work
+
+    progress = progress or SilentProgress()
+    with progress_stage(progress, "read plan and traces"):
+        inputs = resolve(settings)
+    for note in inputs.notes:
+        progress.message(note)
+    runs = work.runs_of(inputs, settings.seeds)
+    todo = work.missing_runs(settings.lake_root, runs)
+    if len(todo) == 1 and settings.dask_address is None:
+        with progress_stage(progress, STAGE):
+            work.run_job(work.SimulateJob(settings.lake_root, inputs, tuple(todo)))
+    elif todo:
+        _run_flow(settings, inputs, todo, len(runs) - len(todo), progress)
+    return work.document(settings.lake_root, inputs, runs)
+
+
+def _run_flow(
+    settings: SimulateSettings, inputs: SimulateInputs, todo: list[Any], done: int, progress: Progress
+) -> None:
+    from flows.runner import check_scheduler
+    from flows.server import api_server
+
+    if settings.dask_address is not None:
+        with progress_stage(progress, "check workers"):
+            check_scheduler(settings.dask_address, settings.lake_root)
+    progress.start("start server", 1)
+    with api_server(settings.lake_root, preload=_import_flow):
+        progress.advance("start server", 1)
+        progress.finish("start server")
+        from flows.simulate_flow import run_simulate_flow
+
+        run_simulate_flow(settings, inputs, todo, done, progress)
+
+
+def _import_flow() -> None:
+    import flows.simulate_flow  # noqa: F401 - imported for its time, while the server starts
+
+
+def write_report(document: dict[str, Any], out: Path) -> None:
+    """The static HTML report of a simulation, drawn by the dashboards in a process of their own.
+
+    Raises CoralError where ``out`` cannot be written.
+    """
+    import json
+
+    if not out.resolve().parent.is_dir():
+        raise CoralError(f"{out.parent} is not a folder", remedy="name the report in a folder that exists")
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "simulation.json"
+        source.write_text(json.dumps(document))
+        command = [sys.executable, "-P", "-m", "dashboards.simulation_report", str(source), str(out)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"the report was not drawn:\n{done.stderr}")

@@ -1,0 +1,74 @@
+"""Results of computations that a lake keeps as JSON files: named by the hash of what they were computed from.
+
+``simulations/<result_id>-<sha256[:16]>.json``: written under a temporary name and renamed, so a file under its final name
+is complete; the hash in its name tells whether it is intact. What is there need not be computed again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from catalogs.errors import LakeError
+from warehouse.faults import disk_errors
+
+SIMULATIONS = "simulations"
+_ID = re.compile(r"^[0-9a-f]{8,64}$")
+_NAME_HASH_DIGITS = 16
+
+
+def write_result(root: str | os.PathLike[str], result_id: str, document: Any, kind: str = SIMULATIONS) -> Path:
+    """Keep ``document`` (JSON types only) as the result of ``result_id``; its path. Equal documents give equal bytes.
+
+    Raises ValueError for NaN in it or an id that is no hash, LakeError when the disk is full.
+    """
+    if not _ID.match(result_id):
+        raise ValueError(f"{result_id!r} is not a result id")
+    content = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    folder = _folder(root, kind)
+    final = folder / f"{result_id}-{_digest(content)}.json"
+    with disk_errors(Path(root)):
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{result_id}.{os.getpid()}.{id(document)}.tmp"
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(final)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    return final
+
+
+def find_result(root: str | os.PathLike[str], result_id: str, kind: str = SIMULATIONS) -> Any | None:
+    """The document of ``result_id``, or None where there is none; a damaged file is deleted and counts as none."""
+    for path in sorted(_folder(root, kind).glob(f"{result_id}-*.json")):
+        content = path.read_bytes()
+        if path.stem == f"{result_id}-{_digest(content)}":
+            return json.loads(content)
+        path.unlink(missing_ok=True)
+    return None
+
+
+def read_result(root: str | os.PathLike[str], result_id: str, kind: str = SIMULATIONS) -> Any:
+    """The document of ``result_id``. Raises LakeError where there is none."""
+    document = find_result(root, result_id, kind)
+    if document is None:
+        raise LakeError(
+            f"there is no result {result_id} in {_folder(root, kind)}", remedy="run the command that makes it again"
+        )
+    return document
+
+
+def _folder(root: str | os.PathLike[str], kind: str) -> Path:
+    return Path(root).expanduser().resolve() / kind
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()[:_NAME_HASH_DIGITS]
