@@ -28,7 +28,10 @@ models:
     # weight_dtype: bf16          # default: the format the weights are published in
     # kv_dtype: bf16
     # demand_req_per_s: 10        # mean requests per second; not needed with a demand file; 0 releases, null holds
-    lengths: {trace: azure-conv-2023}          # or {input: 1155, output: 211}: tokens of every request
+    # Tokens per request: a trace of the catalog, {file: mytrace.csv} (input_tokens, output_tokens; Azure, BurstGPT and
+    # Mooncake files too), or {input: 1155, output: 211} for every request. Means alone give rates that are too high.
+    lengths: {trace: azure-conv-2023}
+    # prefix_hit_rate: 0.3        # share of prompt tokens found in the prefix cache
     slo: {ttft_ms: 1000, tpot_ms: 50, percentile: 99}   # milliseconds
     regions: [aws/eu-central-1]   # default: all of offers.regions
     min_regions: 1
@@ -41,6 +44,8 @@ library: {n_max: 3, rho: 12, mode: cycle}      # nodes per instance; GPU memory 
 
 policy:
   shortage: uniform               # or priority (by each model's weight)
+  # safety_percentile: 90         # plan with rates that hold in so many % of cases, given their errors
+  # measured_only: true           # use only rates that are measured or fitted to measurements
   headroom: auto                  # share of an instance's rate that is planned with, or {prefill: 0.8, decode: 0.9}
   demand_percentile: 95           # plan for this percentile of one-minute request counts; null plans for the mean
   init_minutes: 6                 # a new node serves nothing for so long ...
@@ -49,6 +54,8 @@ policy:
 availability: {file: availability.csv, default_nodes: 8}   # nodes to assume where nothing is known
 quotas: {file: quotas.csv}
 demand: {file: demand.csv}
+# profiles: {file: measured.csv}        # node rates that you measured; `coral profiles add rates.csv` checks and adds them
+# calibration: {file: calibration.csv}  # de-ratings from `vllm bench serve`; `coral profiles add bench.json` adds them
 """
 
 _OFFERS = """\

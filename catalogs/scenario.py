@@ -195,8 +195,21 @@ def merged_catalog(catalog: Catalog, own_models: Mapping[str, ModelSpec], config
     return replace(catalog, models={**catalog.models, **own_models}, node_configs={**catalog.node_configs, **configs})
 
 
-def lengths_of(section: ModelSection, catalog: Catalog) -> Lengths:
-    """The request lengths of a model entry. Raises UnknownNameError for an unknown trace."""
+def lengths_of(section: ModelSection, catalog: Catalog, folder: Path) -> tuple[Lengths, list[Finding]]:
+    """The request lengths of a model entry, and the rows of its trace that were set aside; files are below ``folder``.
+
+    Raises UnknownNameError for an unknown trace, InputError for a trace file that cannot be used.
+    """
+    given = section.lengths
+    if given.file is not None:
+        from catalogs.traces import read_trace
+
+        trace = read_trace(folder / given.file)
+        return trace.lengths(section.slo.percentile), list(trace.rejected)
+    return _stated_lengths(section, catalog), []
+
+
+def _stated_lengths(section: ModelSection, catalog: Catalog) -> Lengths:
     given = section.lengths
     if given.trace is not None:
         if given.trace not in catalog.lengths:

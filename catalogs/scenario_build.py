@@ -10,7 +10,7 @@ from typing import Any
 
 from catalogs import feeds as own
 from catalogs.catalog import Catalog
-from catalogs.errors import CoralError, Finding, UnknownNameError, close_matches_remedy
+from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, close_matches_remedy
 from catalogs.ids import split_node_config
 from catalogs.measured import CALIBRATION, RATES, Calibration, MeasuredRate, read_own_measurements
 from catalogs.scenario import (
@@ -182,10 +182,14 @@ class _Builder:
             self.fault((*key, "serving"), "aggregated", "aggregated serving cannot be planned yet", remedy)
         spec = self.model_spec(key, section)
         try:
-            lengths = lengths_of(section, self.catalog)
+            lengths, rejected = lengths_of(section, self.catalog, self.path.parent)
         except UnknownNameError as error:
             self.fault((*key, "lengths", "trace"), error.name, "unknown trace", error.remedy)
             return []
+        except InputError as error:
+            self.errors += error.findings
+            return []
+        self.rejects += rejected
         self.check_model_regions(key, section)
         self.note_slo_units(key, section)
         if spec is None:

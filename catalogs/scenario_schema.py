@@ -35,11 +35,13 @@ class SloSection(Section):
 
 
 class LengthsSection(Section):
-    """Request lengths in tokens: ``{input, output}`` (every request alike), ``{trace: NAME}``, or the six moments."""
+    """Request lengths in tokens: ``{input, output}`` (every request alike), ``{trace: NAME}`` of the catalog, ``{file:
+    PATH}`` of a trace of your own beside the scenario, or the six moments."""
 
     input: Positive | None = None
     output: Positive | None = None
     trace: Name | None = None
+    file: Name | None = None
     input_mean: Positive | None = None
     output_mean: Positive | None = None
     input_sq_mean: Positive | None = None
@@ -50,9 +52,9 @@ class LengthsSection(Section):
     @model_validator(mode="after")
     def _one_form(self) -> LengthsSection:
         given = {name for name in type(self).model_fields if getattr(self, name) is not None}
-        if given not in ({"input", "output"}, {"trace"}, set(MOMENTS)):
+        if given not in ({"input", "output"}, {"trace"}, {"file"}, set(MOMENTS)):
             raise ValueError(
-                "lengths take one of three forms: {input, output}, {trace}, or all of " + ", ".join(MOMENTS)
+                "lengths take one of four forms: {input, output}, {trace}, {file}, or all of " + ", ".join(MOMENTS)
             )
         if given == set(MOMENTS):
             for square, mean in (("input_sq_mean", "input_mean"), ("output_sq_mean", "output_mean")):

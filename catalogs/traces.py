@@ -59,7 +59,8 @@ class Trace:
     model: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
 
     def lengths(self, percentile: float) -> Lengths:
-        """The moments that rates depend on; ``input_at_percentile`` is the prompt at that percentile (0..100)."""
+        """The moments that rates depend on; ``input_at_percentile`` is the prompt at that percentile (0..100),
+        a length that some request has."""
         i, o = self.input_tokens.astype(np.float64), self.output_tokens.astype(np.float64)
         return Lengths(
             input_mean=float(i.mean()),
@@ -67,7 +68,7 @@ class Trace:
             input_sq_mean=float((i**2).mean()),
             output_sq_mean=float((o**2).mean()),
             cross_mean=float((i * o).mean()),
-            input_at_percentile=float(np.percentile(i, percentile)),
+            input_at_percentile=float(np.percentile(i, percentile, method="higher")),
             source=self.name,
         )
 

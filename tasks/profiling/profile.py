@@ -36,12 +36,13 @@ POSITION_NAMES = {position: position.name.lower() for position in Position}
 
 @dataclass(frozen=True)
 class ConfigRates:
-    """Best cells of one configuration [combos, cycles, layers]; ``layout`` indexes ``layouts``, -1 = none."""
+    """Best cells of one configuration [combos, cycles, layers]; ``layout`` indexes ``layouts``, -1 = none; ``provenance``
+    and ``rel_error`` are per layout."""
 
     node: NodeConfig
     layouts: tuple[Layout, ...]
     provenance: tuple[Provenance, ...]
-    rel_error: float
+    rel_error: tuple[float, ...]
     rate_tok_per_s: NDArray[np.float64]
     batch: NDArray[np.int64]
     memory_gib: NDArray[np.float64]
@@ -109,8 +110,7 @@ def best_rates(
         close_over_cycles(cells.stages == 1, rate, outcome, batch, memory, chosen)
     closed = close_over_layers(rate, outcome)
     provenance = tuple(_provenance(roofline, layout, node, cells.mode) for layout in layouts)
-    phase = "prefill" if cells.workload.phase is Phase.PREFILL else "decode"
-    rel_error = eff.rel_error.get(phase, cells.settings.unknown_rel_error)
+    rel_error = tuple(_rel_error(eff, ground, cells) for ground in provenance)
     return ConfigRates(node, layouts, provenance, rel_error, closed, batch, memory, chosen, outcome)
 
 
@@ -146,6 +146,14 @@ def _provenance(roofline: Roofline, layout: Layout, node: NodeConfig, mode: Mode
     return roofline.provenance(layout.tp)
 
 
+def _rel_error(eff: Efficiency, ground: Provenance, cells: Cells) -> float:
+    """The error on held-out models; where a factor was borrowed nobody measured it on this GPU, so no less than the error
+    assumed of what is not measured."""
+    phase = "prefill" if cells.workload.phase is Phase.PREFILL else "decode"
+    measured = eff.rel_error.get(phase, cells.settings.unknown_rel_error)
+    return max(measured, cells.settings.unknown_rel_error) if ground is Provenance.BORROWED else measured
+
+
 def _rows(rates: ConfigRates, cells: Cells) -> pa.Table:
     """The compact rows of one configuration: feasible cells and the first infeasible one after them."""
     feasible = rates.rate_tok_per_s > 0
@@ -160,6 +168,7 @@ def _rows(rates: ConfigRates, cells: Cells) -> pa.Table:
     layout = np.maximum(rates.layout[at], 0)
     table = rates.layouts or (Layout(1, 1, 1),)
     provenance = rates.provenance or (Provenance.DERIVED,)
+    rel_error = np.array(rates.rel_error or (cells.settings.unknown_rel_error,))
 
     def per_layout(values: Sequence[int]) -> pa.Array:
         return pa.array(np.array(values, dtype=np.int8)[layout], mask=none)
@@ -183,7 +192,7 @@ def _rows(rates: ConfigRates, cells: Cells) -> pa.Table:
         pa.array(rates.batch[at].astype(np.int32), mask=none),
         pa.array(rates.memory_gib[at], mask=none),
         named([item.value for item in provenance], layout),
-        pa.repeat(pa.scalar(float(rates.rel_error), pa.float64()), size),
+        pa.array(rel_error[layout]),
     ]
     return pa.Table.from_arrays(columns, schema=PROFILE_SCHEMA)
 

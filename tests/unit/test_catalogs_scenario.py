@@ -343,3 +343,25 @@ def test_workload_ids_depend_on_what_changes_the_templates(tmp_path: Path) -> No
     third = load_scenario(tmp_path / "b")
     changed = [a.workload_id != b.workload_id for a, b in zip(first.workloads, third.workloads, strict=True)]
     assert changed == [False, True, False, False]
+
+
+def test_lengths_of_an_own_trace(tmp_path: Path) -> None:
+    write_starter(tmp_path)
+    scenario = tmp_path / "scenario.yaml"
+    text = scenario.read_text().replace("lengths: {trace: azure-conv-2023}", "lengths: {file: mine.csv}")
+    scenario.write_text(text)
+    assert ["the file does not exist" in f.line() or "no such file" in f.line() for f in validate_path(scenario)] == [
+        True
+    ]
+    rows = [(100 * k, 10 * k) for k in range(1, 11)]  # prompts 100, 200, ..., 1000; answers a tenth
+    body = "".join(f"{i},{i},{o}\n" for i, o in rows)
+    (tmp_path / "mine.csv").write_text("timestamp_s,input_tokens,output_tokens\n" + body + "11,many,3\n")
+    loaded = load_scenario(scenario)
+    lengths = loaded.workloads[0].lengths
+    assert (lengths.input_mean, lengths.output_mean) == (550, 55)
+    assert lengths.input_sq_mean == sum(i * i for i, _ in rows) / 10
+    assert lengths.cross_mean == sum(i * o for i, o in rows) / 10
+    assert lengths.input_at_percentile == 1000  # the 99th of ten is the longest
+    # A decode step's mean context: E[io]/E[o] + E[o^2]/(2 E[o]) = 700 + 35, not 550 + 27.5.
+    assert lengths.decode_context_mean == pytest.approx(735)
+    assert [finding.column for finding in loaded.rejects] == ["input_tokens"]

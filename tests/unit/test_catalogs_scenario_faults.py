@@ -164,7 +164,7 @@ class TestNumbers:
             assert findings == []
         elif path[-2] == "lengths":
             (finding,) = findings
-            assert "lengths take one of three forms" in finding.reason
+            assert "lengths take one of four forms" in finding.reason
         else:
             assert_one(findings, path, "null", "has no value")
 
@@ -349,7 +349,7 @@ def test_moments_below_the_mean_are_refused(tmp_path: Path) -> None:
     (finding,) = check(tmp_path, with_value((*M, "lengths"), {**moments, "input_at_percentile": 300}))
     assert "input_sq_mean cannot be below input_mean squared" in finding.reason
     (finding,) = check(tmp_path, with_value((*M, "lengths"), {"input": 3, "trace": "burstgpt"}))
-    assert "one of three forms" in finding.reason
+    assert "one of four forms" in finding.reason
 
 
 def test_a_region_where_nothing_is_left(tmp_path: Path) -> None:

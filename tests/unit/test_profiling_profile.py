@@ -196,3 +196,22 @@ def test_provenance_and_errors_are_carried() -> None:
     unknown = replace(known.node_configs["H100-SXMx2"], network_gbit_per_s=None)
     rows = profile_workload(work, [unknown], known.gpus, known.efficiencies, max_stages=1).to_pylist()
     assert {row["provenance"] for row in rows if row["tp"]} == {"derived"}
+
+
+def test_ground_that_nobody_measured_says_so_with_its_error() -> None:
+    """A10G is derived, the 4-bit experts of an A100 are borrowed from an L40S: both with more than a fitted GPU's error."""
+    cat = catalog()
+
+    def ground(gpu: str, model: str, weight_dtype: str) -> set[tuple[str, float]]:
+        work = workload(cat.models[model], Phase.DECODE, 200.0, weight_dtype=weight_dtype)
+        node_config = node(1, 100.0, cat.gpus[gpu])
+        table = profile_workload(work, [node_config], cat.gpus, cat.efficiencies, max_stages=2)
+        rows = [row for row in table.to_pylist() if row["throughput_tok_per_s"] is not None]
+        return {(row["provenance"], row["rel_error"]) for row in rows}
+
+    ((a10g, error),) = ground("A10G", "microsoft/phi-4", "bf16")
+    assert (a10g, error) == ("derived", cat.efficiencies["A10G"].rel_error["decode"])
+    assert error > 0.2
+    assert ground("A100-80GB-SXM", "openai/gpt-oss-20b", "mxfp4") == {("borrowed", 0.25)}
+    ((bf16, measured),) = ground("A100-80GB-SXM", "openai/gpt-oss-20b", "bf16")
+    assert (bf16, measured) == ("fitted", cat.efficiencies["A100-80GB-SXM"].rel_error["decode"])
