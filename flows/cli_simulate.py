@@ -62,7 +62,7 @@ def simulate(
     minutes: Annotated[float, typer.Option("--minutes", help="Minutes to simulate.")] = 30.0,
     seeds: Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Runs with different seeds.")] = 1,
     without_transfer: Annotated[
-        bool, typer.Option("--tpot-after-transfer", help="Count TPOT from the arrival of the KV, not the first token.")
+        bool, typer.Option("--ttft-before-transfer", help="End TTFT with prefill: leave out the KV's way to decode.")
     ] = False,
     report: Annotated[
         Path | None, typer.Option("--report", metavar="FILE", help="Write a static HTML report; it needs no network.")

@@ -28,7 +28,7 @@ def simulation_lines(document: Row) -> list[Line]:
             + (f", {max(seeds)} seeds" if max(seeds) > 1 else ""),
             "bold",
         ),
-        Line(f"  latency: TTFT of prefill; of decode {_tpot_text(document)}"),
+        Line(f"  latency: of prefill TTFT, {_ttft_text(document)}; of decode TPOT from there on"),
         Line("  load: tokens asked for per rate stored for the templates; busy: share of time that passes run"),
     ]
     for stream in document["streams"]:
@@ -36,10 +36,10 @@ def simulation_lines(document: Row) -> list[Line]:
     return [*lines, Line(""), *_verdict(document)]
 
 
-def _tpot_text(document: Row) -> str:
+def _ttft_text(document: Row) -> str:
     if document["counts_transfer"]:
-        return "TPOT from the first token on (KV transfer and wait count)"
-    return "TPOT from the arrival of the KV on (wait counts, transfer not)"
+        return "with the KV's way to the decode instance"
+    return "without the KV's way to the decode instance"
 
 
 def _workloads(stream: Row) -> list[Line]:

@@ -28,7 +28,7 @@ WARM_UP_S = 60.0
 class SimulateSettings:
     """One call of ``coral simulate``. ``traces``: FILE or NAME (a stream for all models), or MODEL=FILE (one model's part
     of every stream). ``rates``: R or MODEL=R in requests/s, instead of the planned ones. ``is_poisson``: Poisson arrivals
-    with the traces' lengths. ``counts_transfer``: TPOT counts the KV transfer, as a user sees it."""
+    with the traces' lengths. ``counts_transfer``: TTFT includes the KV's way to the decode instance, as a client sees it."""
 
     scenario: str | Path
     lake_root: Path
