@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from catalogs.types import Phase, Workload
 from tasks.profiling.memory import ProfileSettings
 
+# Beyond the settings' passes, for SLOs of many seconds.
+_LONG_PASSES = (24.0, 32.0, 48.0, 64.0, 96.0, 128.0, 192.0)
+_SHORTEST_LONG_CYCLE_MS = 150.0
 # Guards floor() against SLO / (SLO / n) falling just short of n.
 _ROUNDING = 1e-9
 
@@ -35,8 +38,16 @@ def cycle_grid(workload: Workload, stages: int, settings: ProfileSettings, mode:
     if mode is Mode.PAPER:
         return np.array([workload.slo_ms / stages])
     if workload.phase is Phase.PREFILL:
-        return workload.slo_ms / (stages + np.array(settings.prefill_passes, dtype=np.float64))
+        return workload.slo_ms / (stages + np.array(prefill_passes(workload, settings)))
     return workload.slo_ms / stages / np.array(settings.decode_cycle_divisors)
+
+
+def prefill_passes(workload: Workload, settings: ProfileSettings) -> tuple[float, ...]:
+    """The numbers m of cycles for the wait and the passes of a prompt, fewest first. A pass holds so many tokens at most,
+    so where the SLO is long a node is fast only at cycles far below SLO / 16: further m follow while a cycle is no shorter
+    than a pass of the largest size takes on a fast GPU."""
+    long = (m for m in _LONG_PASSES if workload.slo_ms / m >= _SHORTEST_LONG_CYCLE_MS)
+    return (*(float(m) for m in settings.prefill_passes), *long)
 
 
 def passes_allowed(

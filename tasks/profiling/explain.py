@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from catalogs.types import Efficiency, Gpu, NodeConfig, Phase, Workload
 from tasks.profiling.cells import Cells, StageTimes
-from tasks.profiling.cycles import Mode
+from tasks.profiling.cycles import Mode, prefill_passes
 from tasks.profiling.layouts import legal_layouts
 from tasks.profiling.memory import MemoryModel, ProfileSettings
 from tasks.profiling.rates import InnerStage, LayoutSolver
@@ -210,7 +210,9 @@ def _reach(
     by_weights = {combo: 0 for combo in cells.combos}
     by_memory = dict(by_weights)
     is_prefill = cells.workload.phase is Phase.PREFILL
-    passes: dict[int, float] = dict(enumerate(cells.settings.prefill_passes)) if is_prefill else {0: 0.0}
+    passes: dict[int, float] = (
+        dict(enumerate(prefill_passes(cells.workload, cells.settings))) if is_prefill else {0: 0.0}
+    )
     time_ms = {(*combo, m): np.full(total + 1, np.inf) for combo in cells.combos for m in passes.values()}
     found = False
     for solver in _solvers(cells, node_configs, gpus, efficiencies):
@@ -246,7 +248,8 @@ def _least_cycle_ms(solver: LayoutSolver, i: int, inner: Sequence[InnerStage], m
     start, end = np.broadcast_arrays(least, most[None, :])
     lone = np.ceil(cells.lone_tokens).astype(np.int64)
     handover_ms = solver.handover_ms(position)
-    passes = np.array(cells.settings.prefill_passes)[:, None] if cells.workload.phase is Phase.PREFILL else None
+    is_prefill = cells.workload.phase is Phase.PREFILL
+    passes = np.array(prefill_passes(cells.workload, cells.settings))[:, None] if is_prefill else None
 
     def pass_ms(entries: Ints) -> Floats:
         index = np.clip(entries, 1, len(cells.batch_grid)) - 1

@@ -15,7 +15,7 @@ from catalogs.types import Lengths, NodeConfig, Phase, Workload
 from tasks.profiling.cells import Cells
 from tasks.profiling.cycles import Mode, cycle_grid
 from tasks.profiling.memory import ProfileSettings
-from tasks.profiling.profile import best_rates, close_over_layers
+from tasks.profiling.profile import best_rates, close_over_layers, profile_workload
 from tasks.profiling.rates import FEASIBLE, REASONS
 from tasks.profiling.schema import Infeasible
 from tasks.profiling.shapes import ModelShape
@@ -50,20 +50,21 @@ def reason_at(found, *at: int) -> Infeasible | None:
 def test_qwen3_32b_decode_on_one_h100() -> None:
     work = workload(catalog().models["Qwen/Qwen3-32B"], Phase.DECODE, 100.0, Lengths.constant(621.0, 126.0))
     cells, found = real("H100-SXMx1", work)
-    # 65.52 GB of weights; 0.9 x 79.65 GiB - 1.5 GiB reserve = 75.35 GB; 684 tokens x 262,144 B = 179.3 MB a sequence and
-    # 143 KB of activations: (75.35 - 65.52) / 0.1794 = 54.8 sequences, and 48 is the graph size below.
+    # 65.52 GB of weights; 0.92 x 79.65 GiB - 1.5 GiB reserve = 77.07 GB; 684 tokens x 262,144 B = 179.3 MB a sequence and
+    # 143 KB of activations: (77.07 - 65.52) / 0.1794 = 64.4 sequences, and 64 is the graph size below.
     at = (0, 0, 63)
     assert cells.combos[0] == (1, Position.ONLY)
-    assert found.batch[at] == 48
-    # The step by hand: weights 65.52 GB - embedding 1.56 at 2922 GB/s = 21.9 ms, attention 64 x (8.6 GB/64 / 2959 GB/s)
-    # = 2.9 + 0.8, kernels 256 x 4.2 us = 1.1, element-wise 0.6: 27.3 / 0.92 = 29.7 ms. So c = 33.3 holds 48, c = 20 none,
-    # and a node alone runs at 33.3 ms whatever longer cycle others need.
+    assert found.batch[at] == 64
+    # The step by hand: weights 65.52 GB - embedding 1.56 at 2920 GB/s = 21.9 ms, attention 11.5 GB at 2931 GB/s = 3.9 and
+    # 64 x 13.7 us = 0.9, products 257 x 4.2 us = 1.1, element-wise 0.8, the sort of 64 x 151,936 logits of 1,080 bytes 3.1:
+    # 31.7 / 0.98 = 32.4 ms. So c = 33.3 holds 64, c = 20 none, and a node alone runs at 33.3 ms whatever longer cycle
+    # others need.
     assert cells.cycle_ms[0, 8] == pytest.approx(100 / 3)
-    assert found.rate_tok_per_s[0, :9, 63] == pytest.approx(48 / (0.100 / 3))
+    assert found.rate_tok_per_s[0, :9, 63] == pytest.approx(64 / (0.100 / 3))
     assert found.rate_tok_per_s[0, 9, 63] == 0
     assert reason_at(found, 0, 9, 63) is Infeasible.SLO
-    # 65.52 GB + 48 x 179.4 MB + the reserve of 79.65 x 0.1 GiB ... as the driver would show it: the fullest GPU
-    used = (65.524e9 + 48 * (179.31e6 + 143_360)) / GIB + 1.5
+    # 65.52 GB + 64 x 179.4 MB + the engine's reserve, as the driver would show it: the fullest GPU
+    used = (65.524e9 + 64 * (179.31e6 + 143_360)) / GIB + 1.5
     assert found.memory_gib[at] == pytest.approx(used, rel=1e-3)
 
 
@@ -79,9 +80,9 @@ def test_qwen3_32b_prefill_on_four_l40s() -> None:
     assert (layout.tp, layout.pp, layout.replicas) == (1, 1, 4)
     cycle_ms, batch = cells.cycle_ms[combo, cycle], found.batch[combo, cycle, 31]
     assert cycle_ms == pytest.approx(1600 / 3.5)
-    # 32 layers x 2 x 487.6 MFLOP a token at 362 x 0.628 TFLOP/s is 137 us a token; with attention, element-wise and
-    # the de-rating of 0.8 about 180 us, so near 2,500 tokens a cycle.
-    assert batch == pytest.approx(457.1 * 0.8 / (0.1373 + 0.0082), rel=0.05)
+    # 32 layers x 2 x 487.6 MFLOP a token at 362 x 0.630 TFLOP/s is 137 us a token, element-wise 32 x 2 x (9.84 x 5120 +
+    # 4.14 x 25600) bytes at 864 GB/s 11.6, attention about 4: with the de-rating of 0.95 near 2,840 tokens a cycle.
+    assert batch == pytest.approx(457.1 * 0.95 / (0.137 + 0.0116 + 0.004), rel=0.02)
     assert found.rate_tok_per_s[combo, cycle, 31] == pytest.approx(4 * batch / cycle_ms * 1000)
 
 
@@ -381,3 +382,20 @@ def test_closing_lowers_and_names_a_reason() -> None:
     outcome = np.array([[FEASIBLE] * 3, [2, FEASIBLE, FEASIBLE]], dtype=np.int8)
     assert close_over_layers(rate, outcome).tolist() == [[5.0, 5.0, 3.0], [0.0, 0.0, 0.0]]
     assert outcome.tolist()[1] == [2, REASONS.index(Infeasible.LAYOUT), REASONS.index(Infeasible.LAYOUT)]
+
+
+def test_a_long_slo_does_not_hold_a_node_to_few_passes() -> None:
+    """A pass holds 16,384 tokens at most: at 30 s a node is as fast as its passes only if cycles get far below SLO / 16."""
+    short = cycle_grid(workload(SPEC, Phase.PREFILL, 2000.0), 1, ProfileSettings(), Mode.CYCLE)
+    assert short[-1] == 2000 / 17  # nothing is added where cycles are short already
+    grid = cycle_grid(workload(SPEC, Phase.PREFILL, 30000.0), 1, ProfileSettings(), Mode.CYCLE)
+    assert grid[-1] == 30000 / (1 + 192)
+
+    def rate(slo_ms: float) -> float:
+        spec, cat = catalog().models["meta-llama/Meta-Llama-3.1-8B"], catalog()
+        work = workload(spec, Phase.PREFILL, slo_ms, Lengths.constant(8192.0, 128.0))
+        gpu = cat.gpus["H100-SXM"]
+        rows = profile_workload(work, [node(1, 1e5, gpu)], cat.gpus, cat.efficiencies, max_stages=1).to_pylist()
+        return max(row["throughput_tok_per_s"] or 0.0 for row in rows if row["layers"] == spec.layers)
+
+    assert rate(30000.0) >= 0.95 * rate(2000.0)
