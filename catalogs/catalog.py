@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import date
 from functools import cache
 from typing import Any
@@ -14,7 +14,19 @@ from catalogs.gpus import GpuNames
 from catalogs.models import model_from_config
 from catalogs.offers import Place
 from catalogs.tables import DATA_DIR, read_table, schema_of
-from catalogs.types import Efficiency, Gpu, Lengths, Market, ModelSpec, MoeFactors, NodeConfig, Offer, Provenance, Quota
+from catalogs.types import (
+    Efficiency,
+    Gpu,
+    GpuDie,
+    Lengths,
+    Market,
+    ModelSpec,
+    MoeFactors,
+    NodeConfig,
+    Offer,
+    Provenance,
+    Quota,
+)
 
 Row = Mapping[str, Any]
 
@@ -119,6 +131,12 @@ def load_catalog() -> Catalog:
 
 
 @cache
+def load_dies() -> dict[str, GpuDie]:
+    """Dies of the GPUs whose makers publish them."""
+    return {row["gpu"]: GpuDie(row["sm_count"], row["l2_mib"]) for row in _rows("gpu_dies")}
+
+
+@cache
 def _rows(table: str) -> Iterable[dict[str, Any]]:
     return read_table(DATA_DIR / f"{table}.csv", table).require_clean().rows
 
@@ -140,6 +158,8 @@ def quota_from_row(row: Row) -> Quota:
 
 
 _GROUPED = ("moe_", "all_reduce_", "provenance_", "rel_error_")
+# Blank in the file = the type's default, which leaves the refinement out.
+_REFINING = frozenset({"gemm_fill", "attn_prep_ms", "attn_passes", "ew_inner_c", "attn_l2_gain"})
 
 
 def efficiency_from_row(row: Row) -> Efficiency:
@@ -147,19 +167,45 @@ def efficiency_from_row(row: Row) -> Efficiency:
 
     def moe(kind: str) -> MoeFactors | None:
         values = [row[f"moe_{kind}_{name}"] for name in ("mfu", "mbu", "tau_ms", "skew", "p")]
-        return None if any(value is None for value in values) else MoeFactors(*values)
+        refined = {
+            name: row[f"moe_{kind}_{name}"]
+            for name in ("tile_rows", "tile_columns", "l2_gain")
+            if row[f"moe_{kind}_{name}"] is not None
+        }
+        return None if any(value is None for value in values) else MoeFactors(*values, **refined)
 
-    reduce = {n: (row[f"all_reduce_{n}_alpha_ms"], row[f"all_reduce_{n}_beta_gb_per_s"]) for n in (2, 4, 8)}
+    def reduce(size: str) -> dict[int, tuple[float, float]]:
+        pairs = {
+            n: (row[f"all_reduce_{n}_{size}alpha_ms"], row[f"all_reduce_{n}_{size}beta_gb_per_s"]) for n in (2, 4, 8)
+        }
+        return {n: pair for n, pair in pairs.items() if None not in pair}
+
     groups = ("gemm", "attn", "moe_bf16", "moe_mxfp4", "ar2", "ar4", "ar8")
     plain = [column.name for column in schema_of("efficiency").columns if not column.name.startswith(_GROUPED)]
     return Efficiency(
-        **{name: row[name] for name in plain},
+        **{name: row[name] for name in plain if row[name] is not None or name not in _REFINING},
         moe_bf16=moe("bf16"),
         moe_mxfp4=moe("mxfp4"),
-        all_reduce={n: pair for n, pair in reduce.items() if None not in pair},
+        all_reduce=reduce(""),
+        all_reduce_large=reduce("large_"),
         provenance={g: Provenance(row[f"provenance_{g}"]) for g in groups if row[f"provenance_{g}"]},
         rel_error={phase: row[f"rel_error_{phase}"] for phase in ("prefill", "decode")},
     )
+
+
+def efficiency_to_row(eff: Efficiency, *, rel_error_source: str) -> dict[str, Any]:
+    """The row of the ``efficiency`` table that :func:`efficiency_from_row` reads back as ``eff``; blanks are None."""
+    row: dict[str, Any] = {column.name: getattr(eff, column.name, None) for column in schema_of("efficiency").columns}
+    for kind, factors in (("bf16", eff.moe_bf16), ("mxfp4", eff.moe_mxfp4)):
+        names = [field.name for field in fields(MoeFactors)]
+        row |= {f"moe_{kind}_{name}": None if factors is None else getattr(factors, name) for name in names}
+    for size, pairs in (("", eff.all_reduce), ("large_", eff.all_reduce_large)):
+        for n in (2, 4, 8):
+            alpha_ms, beta = pairs.get(n, (None, None))
+            row |= {f"all_reduce_{n}_{size}alpha_ms": alpha_ms, f"all_reduce_{n}_{size}beta_gb_per_s": beta}
+    row |= {f"provenance_{group}": ground.value for group, ground in eff.provenance.items()}
+    row |= {f"rel_error_{phase}": error for phase, error in eff.rel_error.items()}
+    return row | {"rel_error_source": rel_error_source}
 
 
 def _length_distribution(row: Row) -> LengthDistribution:

@@ -2,7 +2,8 @@
 
 ``python -m catalogs.derive`` rewrites ``data/`` from the raw data folder (``../shared/data`` beside the repository, or
 the environment variable CORAL_SHARED_DATA); ``--check`` only compares. A test does the same. Small tables that are
-facts in themselves (GPU aliases, regions, scenarios, schemas) are kept by hand.
+facts in themselves (GPU aliases, regions, scenarios, schemas) are kept by hand; efficiency factors are fitted, by
+``python -m flows.efficiency``.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def raw_data_dir() -> Path:
 
 def derive_all(raw: Path) -> dict[str, str]:
     """Every derived file: path below ``data/`` -> its text."""
-    gpus = gpu_rows(_read(raw / "gpus.csv"))
+    gpus = gpu_rows(read_raw(raw / "gpus.csv"))
     names = GpuNames.build([gpu["gpu"] for gpu in gpus], gpu_alias_rows())
     machines = instance_type_rows(
-        _read(raw / "nodes.csv"), _read(raw / "prices" / "aws_us-east-1_ondemand_changes.csv"), names
+        read_raw(raw / "nodes.csv"), read_raw(raw / "prices" / "aws_us-east-1_ondemand_changes.csv"), names
     )
     _add_vcpus(machines, raw)
     offers = offer_rows(raw / "prices", names, {(m["provider"], m["instance_type"]): m for m in machines})
@@ -61,10 +62,7 @@ def derive_all(raw: Path) -> dict[str, str]:
         "gpus": gpus,
         "instance_types": machines,
         "node_configs": node_config_rows(gpus, machines),
-        "efficiency": efficiency_rows(
-            _read(raw / "perf" / "efficiency.csv"), _read(raw / "perf" / "errors.csv"), names
-        ),
-        "models": model_rows(_read(raw / "models.csv")),
+        "models": model_rows(read_raw(raw / "models.csv")),
         "offers": offers,
         "lengths": length_rows(raw / "traces"),
     }
@@ -94,7 +92,8 @@ def _cell(value: Any) -> str:
     return str(value)
 
 
-def _read(path: Path) -> list[dict[str, str]]:
+def read_raw(path: Path) -> list[dict[str, str]]:
+    """A CSV file of the raw collection: its rows as text."""
     with path.open(encoding="utf-8", newline="") as handle:
         return list(csv.DictReader(handle))
 
@@ -134,7 +133,7 @@ def _add_vcpus(machines: list[Row], raw: Path) -> None:
     """vCPUs stand in the price files only; quotas in vCPU need them."""
     vcpus: dict[tuple[str, str], int] = {}
     for provider, name in (("aws", "aws_vms.csv"), ("aws", "aws_vms_v8_subset.csv"), ("gcp", "gcp_vms.csv")):
-        for line in _read(raw / "prices" / name):
+        for line in read_raw(raw / "prices" / name):
             vcpus[provider, line["InstanceType"]] = int(float(line["vCPUs"]))
     for machine in machines:
         machine["vcpus"] = vcpus.get((machine["provider"], machine["instance_type"]))
@@ -170,7 +169,8 @@ _DERIVED_FROM = {"a10g": ("a40", "l40s")}
 
 
 def efficiency_rows(raw: list[dict[str, str]], errors: list[dict[str, str]], names: GpuNames) -> list[Row]:
-    """Fitted factors of the GPUs in the catalog, with the ground under each group and the errors on held-out models."""
+    """The raw collection's own factors of the GPUs in the catalog, with the ground under each group and the errors on
+    held-out models; the shipped table takes some rows from here (``flows/efficiency.py``)."""
     rows = []
     for line in raw:
         if line["gpu"] in {alias for scope, alias in names.not_carried if scope == "efficiency"}:

@@ -66,6 +66,14 @@ class Gpu:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuDie:
+    """Facts of a GPU's die that the performance model needs beside its peaks; None = not known, that part is left out."""
+
+    sm_count: int | None = None
+    l2_mib: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class NodeConfig:
     """A GPU type and a count in one machine. ``memory_gib`` is the sum over its GPUs.
 
@@ -111,17 +119,29 @@ class Efficiency:
     rel_error: dict[str, float]
     source: str
     as_of: date
+    # What follows refines the form where it was measured; its defaults leave it out.
+    gemm_fill: float = 0.0
+    attn_prep_ms: float = 0.0
+    attn_passes: float = 0.0
+    ew_inner_c: float = 0.0
+    sm_count: int | None = None
+    l2_mib: float | None = None
+    attn_l2_gain: float = 1.0
+    all_reduce_large: dict[int, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class MoeFactors:
-    """Expert-GEMM factors of one weight format: pn(...; p) + tau."""
+    """Expert-GEMM factors of one weight format: pn(...; p) + tau. Tiles are numbers of rows and columns, 0 = no loss."""
 
     mfu: float
     mbu: float
     tau_ms: float
     skew: float
     p: float
+    tile_rows: int = 0
+    tile_columns: int = 0
+    l2_gain: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

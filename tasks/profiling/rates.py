@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 from catalogs.types import Gpu, NodeConfig, Phase
 from tasks.profiling.cells import Cells, StageTimes
 from tasks.profiling.cycles import Mode
+from tasks.profiling.kernels import BYTES_PER_MS_PER_GB_PER_S
 from tasks.profiling.layouts import Layout
 from tasks.profiling.memory import MemoryModel
-from tasks.profiling.roofline import BYTES_PER_MS_PER_GB_PER_S
 from tasks.profiling.schema import Infeasible
 from tasks.profiling.shapes import GIB, ModelShape
 from tasks.templates.types import Position

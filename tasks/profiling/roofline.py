@@ -1,8 +1,9 @@
-"""Time of every operation of a layer on one GPU of a tensor-parallel group (DESIGN section 2), in milliseconds.
+"""Time of every operation of a layer on one GPU of a tensor-parallel group, in milliseconds.
 
-All functions are vectorised over ``n``, the tokens in the pass (prefill: prompt tokens; decode: one per sequence).
-Compute and memory time are joined by the p-norm ``(x^p + y^p)^(1/p)``, so that a kernel near the ridge takes longer
-than the slower of the two. Factors come from measurements; one that is missing raises :class:`MissingFactorsError`.
+A :class:`Roofline` says what a model's operations have to do; :mod:`tasks.profiling.kernels` says how long that takes. All
+is vectorised over ``n``, the tokens in the pass (prefill: prompt tokens; decode: one per sequence). Compute and memory
+time are joined by the p-norm ``(x^p + y^p)^(1/p)``, so that a kernel near the ridge takes longer than the slower of the
+two. Factors come from measurements; one that is missing raises :class:`MissingFactorsError`.
 """
 
 from __future__ import annotations
@@ -11,41 +12,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from catalogs.types import Efficiency, Gpu, MoeFactors, Phase, Provenance
+from tasks.profiling import kernels
+from tasks.profiling.kernels import AttentionFactors, ExpertWork, Floats, GemmFactors, Peak
 from tasks.profiling.shapes import Gemm, LayerKind, ModelShape
 
-Floats = NDArray[np.float64]
-
-# From 1e12 FLOP/s and 1e9 B/s to per-millisecond.
-FLOP_PER_MS_PER_TFLOPS = 1e9
-BYTES_PER_MS_PER_GB_PER_S = 1e6
 _RANK = {provenance: rank for rank, provenance in enumerate(Provenance)}
 
 
 class MissingFactorsError(Exception):
     """The GPU has no factors for an operation: there is no profile, and none is made up."""
-
-
-def pnorm(x: Floats, y: Floats, p: float) -> Floats:
-    """``(x^p + y^p)^(1/p)``, computed relative to the greater so that large p does not overflow."""
-    top = np.maximum(x, y)
-    low = np.minimum(x, y)
-    ratio = np.divide(low, top, out=np.zeros_like(top), where=top > 0)
-    return top * (1 + ratio**p) ** (1 / p)
-
-
-def attention_pairs(context: float, window: int, first: float = 0.0) -> float:
-    """Query-key pairs of the prompt positions ``first``..``context`` under a causal mask and ``window`` (0 = none).
-
-    From position 0: ``c^2/2``, or ``cW - W^2/2`` beyond the window.
-    """
-
-    def upto(c: float) -> float:
-        return c * c / 2 if not window or c <= window else c * window - window * window / 2
-
-    return upto(context) - upto(first)
 
 
 @dataclass(frozen=True)
@@ -55,14 +32,12 @@ class Roofline:
     gpu: Gpu
     eff: Efficiency
     shape: ModelShape
+    # Times of kernels run by themselves in a loop, as measured tables have them, in place of those in serving.
+    in_loop: bool = False
 
     @cached_property
-    def _flop_per_ms(self) -> float:
-        return self.eff.peak_bf16_tflops * FLOP_PER_MS_PER_TFLOPS
-
-    @cached_property
-    def _bytes_per_ms(self) -> float:
-        return self.eff.memory_bandwidth_gb_per_s * BYTES_PER_MS_PER_GB_PER_S
+    def _peak(self) -> Peak:
+        return Peak.of(self.eff, in_loop=self.in_loop)
 
     @cached_property
     def _fp8_speedup(self) -> float:
@@ -78,59 +53,69 @@ class Roofline:
     # ---- operations ---------------------------------------------------------------------------------------------
 
     def gemm_ms(self, n: Floats, gemm: Gemm, speedup: float | None = None) -> Floats:
-        """One dense product of ``n`` tokens: pn(2nKN / (F mfu), (weights + 2n(K+N)) / (B mbu)) + tau."""
-        eff = self.eff
-        rate = self._flop_per_ms * eff.mfu_gemm * (self._fp8_speedup if speedup is None else speedup)
-        compute = 2 * n * gemm.k * gemm.m / rate
-        memory = (gemm.weight_bytes + 2 * n * (gemm.k + gemm.m)) / (self._bytes_per_ms * eff.mbu_gemm)
-        return pnorm(compute, memory, eff.p) + eff.tau_gemm_ms
+        """One dense product of ``n`` tokens; ``speedup`` of its compute against bf16 (default: the weights' format's)."""
+        peak = self._peak
+        fast = Peak(peak.flop_per_ms * (self._fp8_speedup if speedup is None else speedup), peak.bytes_per_ms)
+        return kernels.gemm_ms(n, gemm.k, gemm.m, gemm.weight_bytes, fast, GemmFactors.of(self.eff))
 
     def dense_ms(self, n: Floats, kind: LayerKind, tp: int) -> Floats:
         """All dense products of a layer: qkv, o, gate+up, down; of a mixture of experts qkv, o, router, shared experts."""
         gemms = (*self.shape.attention_gemms(tp), *self.shape.feed_forward_gemms(kind, tp))
-        return np.sum([self.gemm_ms(n, gemm) for gemm in gemms], axis=0)
+        times = [self.gemm_ms(n, gemm) for gemm in gemms]
+        if self._fp8_speedup > 1:
+            # The element-wise time of a layer is that of two or three kernels.
+            launch = self.eff.tau_ew_ms / 2.5
+            times += [kernels.quantise_ms(n, gemm.k, launch, self._peak) for gemm in gemms]
+        return np.sum(times, axis=0)
+
+    def prefill_attention_work(
+        self, n: Floats, window: int, tp: int, context: float, first: float = 0.0
+    ) -> tuple[Floats, Floats, int]:
+        """(FLOP, bytes moved once, small kernels before it) of the attention of ``n`` prompt tokens, from prompts of which
+        the positions ``first``..``context`` are computed; each token bears its prompt's mean.
+
+        Where the GPU's processors are known, whole tiles count, and the last tile row that one of them still works on.
+        """
+        spec, width = self.shape.spec, self._attention_width
+        per_pair = 2 * (spec.heads / tp) * width
+        tail = 0.0
+        if self.eff.sm_count is None:
+            pairs = kernels.attention_pairs(context, window, first)
+        else:
+            pairs, longest = kernels.tile_pairs(context, window, first)
+            tail = 2 * width * longest * self.eff.sm_count
+        per_token = 2 * (spec.heads / tp) * width
+        if not spec.kv_lora_rank:
+            per_token = 2 * (spec.heads / tp + max(1.0, spec.kv_heads / tp)) * spec.head_dim
+        return n * (per_pair * pairs / (context - first)) + tail, 2 * n * per_token, 1 + 2 * self.shape.has_qk_norm
 
     def prefill_attention_ms(self, n: Floats, window: int, tp: int, context: float, first: float = 0.0) -> Floats:
-        """Attention of ``n`` prompt tokens, from prompts of which the positions ``first``..``context`` are computed:
-        4 (H/t) d FLOP per pair; each token bears its prompt's mean."""
-        eff, spec = self.eff, self.shape.spec
-        if eff.mfu_attn is None or eff.tau_attn_prefill_ms is None:
-            raise MissingFactorsError(f"{eff.gpu}: no attention factors")
-        width = 2 * spec.head_dim
-        if spec.kv_lora_rank:
-            width = spec.qk_nope_head_dim + spec.qk_rope_head_dim + spec.v_head_dim
-        pairs_per_token = attention_pairs(context, window, first) / (context - first)
-        flop = 2 * (spec.heads / tp) * width * n * pairs_per_token
-        return flop / (self._flop_per_ms * eff.mfu_attn) + eff.tau_attn_prefill_ms
+        """Attention of ``n`` prompt tokens: 4 (H/t) d FLOP per pair, see :meth:`prefill_attention_work`."""
+        work = self.prefill_attention_work(n, window, tp, context, first)
+        return kernels.prefill_attention_ms(*work, self._peak, self._attention_factors)
 
     def decode_attention_ms(self, n: Floats, window: int, tp: int, context: float) -> Floats:
         """Attention of ``n`` sequences one token on: KV bytes of min(context, window) tokens each / (B mbu) + tau.
 
         Latent attention shares its KV among all heads, so there compute counts as well.
         """
-        eff, spec = self.eff, self.shape.spec
-        if eff.mbu_attn is None or eff.tau_attn_ms is None or eff.mfu_attn is None:
-            raise MissingFactorsError(f"{eff.gpu}: no attention factors")
+        spec, factors = self.shape.spec, self._attention_factors
         held = min(context, window) if window else context
-        memory = n * held * self.shape.kv_bytes_per_token_layer(tp) / (self._bytes_per_ms * eff.mbu_attn)
+        kv_bytes = n * held * self.shape.kv_bytes_per_token_layer(tp)
+        flop = 0.0 * n
         if spec.kv_lora_rank:
-            width = 2 * spec.kv_lora_rank + spec.qk_rope_head_dim
-            compute = 2 * n * (spec.heads / tp) * width * held / (self._flop_per_ms * eff.mfu_attn)
-            memory = pnorm(compute, memory, eff.p)
-        return memory + eff.tau_attn_ms
+            flop = 2 * n * (spec.heads / tp) * (2 * spec.kv_lora_rank + spec.qk_rope_head_dim) * held
+        return kernels.decode_attention_ms(kv_bytes, self._peak, factors, flop, self.eff.p)
+
+    def expert_work(self, n: Floats, tp: int) -> ExpertWork:
+        """What the routed experts of a layer have to do for ``n`` tokens."""
+        spec = self.shape.spec
+        width, size = spec.moe_intermediate / tp, self.shape.expert_weight_bytes(tp)
+        return ExpertWork(n, spec.n_experts, spec.experts_per_token, spec.hidden, width, size)
 
     def experts_ms(self, n: Floats, tp: int) -> Floats:
-        """Routed experts: E(1 - (1 - k/E)^(n skew)) of them are touched and read; k per token are computed."""
-        spec, factors = self.shape.spec, self._moe_factors
-        width = spec.moe_intermediate / tp
-        touched = spec.n_experts * (1 - (1 - spec.experts_per_token / spec.n_experts) ** (n * factors.skew))
-        rows = n * spec.experts_per_token
-        compute = 2 * rows * 3 * spec.hidden * width / (self._flop_per_ms * factors.mfu * self._fp8_speedup)
-        # Each routed row is read and written at full width and passes the gated inner width three times.
-        activations = 2 * rows * (2 * spec.hidden + 3 * width)
-        weights = touched * self.shape.expert_weight_bytes(tp)
-        memory = (weights + activations) / (self._bytes_per_ms * factors.mbu)
-        return pnorm(compute, memory, factors.p) + factors.tau_ms
+        """Routed experts: those touched are read; k per token are computed."""
+        return kernels.experts_ms(self.expert_work(n, tp), self._peak, self._moe_factors, self._fp8_speedup)
 
     def all_reduce_ms(self, n: Floats, tp: int) -> Floats:
         """One all-reduce of [n, hidden] over ``tp`` GPUs, alpha + 2nh/beta; beta was measured on this GPU's link."""
@@ -138,34 +123,70 @@ class Roofline:
             return np.zeros_like(n)
         if tp not in self.eff.all_reduce:
             raise MissingFactorsError(f"{self.eff.gpu}: no all-reduce factors for {tp} GPUs")
-        alpha_ms, beta_gb_per_s = self.eff.all_reduce[tp]
-        return alpha_ms + 2 * n * self.shape.spec.hidden / (beta_gb_per_s * BYTES_PER_MS_PER_GB_PER_S)
+        message = 2 * n * self.shape.spec.hidden
+        return kernels.all_reduce_ms(message, self.eff.all_reduce[tp], self.eff.all_reduce_large.get(tp))
 
-    def element_wise_ms(self, n: Floats) -> Floats:
-        """Norms, residuals, activations, rotary embedding: ew_c * 2nh / B + tau."""
-        return self.eff.ew_c * 2 * n * self.shape.spec.hidden / self._bytes_per_ms + self.eff.tau_ew_ms
+    def element_wise_ms(self, n: Floats, kind: LayerKind, tp: int) -> Floats:
+        """Norms, residuals, gating, rotary embedding: 2n (ew_c h + ew_inner_c f/t) / B + tau."""
+        spec, eff = self.shape.spec, self.eff
+        inner = 0.0 if kind.is_moe else spec.intermediate / tp
+        return kernels.element_wise_ms(n, spec.hidden, inner, self._peak, eff.ew_c, eff.ew_inner_c) + eff.tau_ew_ms
 
     def lm_head_ms(self, rows: Floats, tp: int) -> Floats:
-        """The head, once per pass, for ``rows`` sequences that get a token (never quantised)."""
+        """The head, once per pass, for ``rows`` sequences that get a token (never quantised), and the sampling of it."""
+        total = self.head_gemm_ms(rows, tp)
+        return (
+            total + kernels.sampling_ms(rows, self.shape.spec.vocab, self._peak) if self.shape.sorts_logits else total
+        )
+
+    def head_gemm_ms(self, rows: Floats, tp: int) -> Floats:
+        """The head's matrix product alone."""
         gemm = Gemm(self.shape.spec.hidden, self.shape.spec.vocab / tp, self.shape.lm_head_bytes(tp))
         return self.gemm_ms(rows, gemm, speedup=1.0)
 
     def embedding_ms(self, n: Floats, tp: int) -> Floats:
         """The embedding: reads and writes one row per token, and joins the vocabulary shards by one all-reduce."""
-        return 2 * 2 * n * self.shape.spec.hidden / self._bytes_per_ms + self.all_reduce_ms(n, tp)
+        return 2 * 2 * n * self.shape.spec.hidden / self._peak.bytes_per_ms + self.all_reduce_ms(n, tp)
 
     # ---- a layer ------------------------------------------------------------------------------------------------
 
     def layer_ms(self, n: Floats, kind: LayerKind, tp: int, phase: Phase, context: float, first: float = 0.0) -> Floats:
         """One layer of ``kind``: dense products, attention, experts, two all-reduces, element-wise operations."""
+        return np.sum(list(self.operations_ms(n, kind, tp, phase, context, first).values()), axis=0)
+
+    def operations_ms(
+        self, n: Floats, kind: LayerKind, tp: int, phase: Phase, context: float, first: float = 0.0
+    ) -> dict[str, Floats]:
+        """The same by operation: gemm, attn, moe (0 in a dense layer), ar (both all-reduces), ew."""
         if phase is Phase.PREFILL:
             attention = self.prefill_attention_ms(n, kind.window, tp, context, first)
         else:
             attention = self.decode_attention_ms(n, kind.window, tp, context)
-        total = self.dense_ms(n, kind, tp) + attention + self.element_wise_ms(n) + 2 * self.all_reduce_ms(n, tp)
-        return total + self.experts_ms(n, tp) if kind.is_moe else total
+        return {
+            "gemm": self.dense_ms(n, kind, tp),
+            "attn": attention,
+            "moe": self.experts_ms(n, tp) if kind.is_moe else np.zeros_like(n),
+            "ar": 2 * self.all_reduce_ms(n, tp),
+            "ew": self.element_wise_ms(n, kind, tp),
+        }
 
     # ---- ground under the figures -------------------------------------------------------------------------------
+
+    @cached_property
+    def _attention_factors(self) -> AttentionFactors:
+        eff = self.eff
+        if eff.mfu_attn is None or eff.mbu_attn is None or eff.tau_attn_ms is None or eff.tau_attn_prefill_ms is None:
+            raise MissingFactorsError(f"{eff.gpu}: no attention factors")
+        fixed = (eff.tau_attn_ms, eff.tau_attn_prefill_ms, eff.attn_prep_ms)
+        return AttentionFactors(eff.mfu_attn, eff.mbu_attn, *fixed, eff.attn_passes, eff.attn_l2_gain)
+
+    @property
+    def _attention_width(self) -> float:
+        """Query-key plus value width of a head."""
+        spec = self.shape.spec
+        if spec.kv_lora_rank:
+            return spec.qk_nope_head_dim + spec.qk_rope_head_dim + spec.v_head_dim
+        return 2.0 * spec.head_dim
 
     @property
     def _moe_group(self) -> str:

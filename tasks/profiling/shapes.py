@@ -24,6 +24,10 @@ INT4_GROUP = 128
 QUANTISED_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "mxfp4": 4.25 / 8, "int4": (4 + 20 / 128) / 8}
 KV_BYTES = {"bf16": 2.0, "fp16": 2.0, "fp8": 1.0}
 FP8_BLOCK = 128
+# Their published generation_config.json sets top_p or top_k, which engines apply unless a request says otherwise.
+SORTING_TYPES = frozenset({"llama", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "gemma3", "gemma3_text", "deepseek_v3"})
+# Their published model code norms queries and keys; config.json does not say so.
+QK_NORM_TYPES = frozenset({"qwen3", "qwen3_moe", "gemma3", "gemma3_text", "olmo2"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +120,16 @@ class ModelShape:
         return tables
 
     # ---- weights ------------------------------------------------------------------------------------------------
+
+    @property
+    def sorts_logits(self) -> bool:
+        """Whether tokens are drawn from the likeliest alone by default, so that every step sorts the vocabulary."""
+        return self.spec.model_type in SORTING_TYPES
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Whether queries and keys are normalised head by head before attention (Qwen3, Gemma 3 and their kin)."""
+        return self.spec.model_type in QK_NORM_TYPES
 
     @cached_property
     def linear_bytes(self) -> float:

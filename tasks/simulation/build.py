@@ -11,8 +11,9 @@ import numpy as np
 from catalogs.errors import UnknownNameError
 from catalogs.types import Efficiency, Gpu, NodeConfig, Phase, Workload
 from tasks.allocation.plan import PlanInstance
+from tasks.profiling.kernels import BYTES_PER_MS_PER_GB_PER_S
 from tasks.profiling.memory import MemoryModel, ProfileSettings
-from tasks.profiling.roofline import BYTES_PER_MS_PER_GB_PER_S, Roofline
+from tasks.profiling.roofline import Roofline
 from tasks.profiling.shapes import ModelShape
 from tasks.simulation.types import Floats, SimInstance, SimNode, SimStage, StepTable
 

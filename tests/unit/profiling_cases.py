@@ -215,6 +215,8 @@ class Oracle:
         if has_head:
             rows = max(1, n / self.work.lengths.input_mean) if self.is_prefill else n
             total += _gemm(rows, spec.hidden, spec.vocab / tp, eff)
+            # A llama's tokens are drawn by a sort of its logits, 1080 bytes each.
+            total += rows * spec.vocab * 1080 / (eff.memory_bandwidth_gb_per_s * 1e6)
         derate = self.settings.prefill_derate if self.is_prefill else self.settings.decode_derate
         return total / derate + 2 * n * spec.hidden / hop_rate + hop_ms
 

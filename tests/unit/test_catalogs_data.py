@@ -17,7 +17,7 @@ from catalogs.types import Market, Provenance
 
 RAW = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_raw = pytest.mark.skipif(not (RAW / "gpus.csv").exists(), reason="raw data folder ../shared/data is absent")
-FEEDS = {"own_offers", "availability", "quotas", "demand", "measured_rates", "calibration"}
+FEEDS = {"own_offers", "availability", "quotas", "demand", "measured_rates", "calibration", "layer_times"}
 
 
 def raw_rows(path: str) -> list[dict[str, str]]:
@@ -83,17 +83,21 @@ def test_efficiency_carries_the_ground_under_each_group() -> None:
     assert set(eff["T4"].all_reduce) == {2, 4}
     assert set(eff["T4"].provenance) == {"gemm", "attn", "ar2", "ar4"}
     assert eff["V100-16GB-SXM2"].all_reduce == {}
-    assert eff["L40S"].all_reduce[8] == (0.0185, 1.2292)
+    # PCIe: eight L40S add up 1 GB/s, two H100 on NVLink 250.
+    assert eff["L40S"].all_reduce[8][1] == pytest.approx(1.2, abs=0.2)
+    assert eff["H100-SXM"].all_reduce[2][1] == pytest.approx(255, rel=0.1)
+    assert eff["A10G"].all_reduce[8] == eff["L4"].all_reduce[8] == eff["L40S"].all_reduce[8]
     assert group_provenance("fit: X", "moe_bf16") == "fitted"
 
 
 def test_errors_are_those_of_models_held_out() -> None:
     eff = load_catalog().efficiencies
-    assert eff["L40S"].rel_error == {"prefill": 0.056, "decode": 0.09}
-    assert eff["H100-SXM"].rel_error == {"prefill": 0.069, "decode": 0.053}
+    assert eff["L40S"].rel_error == {"prefill": 0.037, "decode": 0.069}
+    assert eff["H100-SXM"].rel_error == {"prefill": 0.05, "decode": 0.044}
     assert eff["A100-40GB-SXM"].rel_error == {"prefill": 0.019, "decode": 0.187}
-    # Nothing was measured on an A10G: the largest 90th percentile of A40 and L40S.
-    assert eff["A10G"].rel_error == {"prefill": 0.135, "decode": 0.214}
+    # Nothing was fitted to an A10G: its five published points are 20 % and 35 % off, more than the 90th percentiles of
+    # A40 and L40S (13.5 and 21.4 %).
+    assert eff["A10G"].rel_error == {"prefill": 0.199, "decode": 0.347}
 
 
 def test_lengths_agree_with_the_published_statistics() -> None:

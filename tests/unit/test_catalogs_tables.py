@@ -22,6 +22,20 @@ NAMES = GpuNames.build(
 
 # Feeds have no shipped rows: one sound row each.
 FEED_ROWS = {
+    "layer_times": {
+        "system": "h100_sxm",
+        "model": "qwen3-32b",
+        "tp": "2",
+        "phase": "decode",
+        "batch": "8",
+        "isl": "512",
+        "gemm": "0.2",
+        "attn": "0.01",
+        "moe": "0",
+        "ar": "0.02",
+        "ew": "0.01",
+        "lm": "0.3",
+    },
     "own_offers": {
         "region": "aws/eu-west-1",
         "node_config": "L40Sx4",

@@ -57,8 +57,7 @@ def test_qwen3_32b_decode_on_one_h100() -> None:
     assert found.batch[at] == 64
     # The step by hand: weights 65.52 GB - embedding 1.56 at 2920 GB/s = 21.9 ms, attention 11.5 GB at 2931 GB/s = 3.9 and
     # 64 x 13.7 us = 0.9, products 257 x 4.2 us = 1.1, element-wise 0.8, the sort of 64 x 151,936 logits of 1,080 bytes 3.1:
-    # 31.7 / 0.98 = 32.4 ms. So c = 33.3 holds 64, c = 20 none, and a node alone runs at 33.3 ms whatever longer cycle
-    # others need.
+    # 31.7 / 0.98 = 32.4 ms. So c = 33.3 holds 64, c = 20 none; a node alone runs at 33.3 ms whatever others need.
     assert cells.cycle_ms[0, 8] == pytest.approx(100 / 3)
     assert found.rate_tok_per_s[0, :9, 63] == pytest.approx(64 / (0.100 / 3))
     assert found.rate_tok_per_s[0, 9, 63] == 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import os
-from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
 
@@ -117,11 +115,17 @@ def test_l40s_tensor_parallel_prefill_is_slower_than_one_gpu() -> None:
 
 
 def test_fp8_uses_fp8_units_where_there_are_some() -> None:
-    n, kind = np.array([8192.0]), LayerKind(False, 0)
-    bf16 = roofline().dense_ms(n, kind, 1)[0]
-    fp8 = roofline(weight_dtype="fp8").dense_ms(n, kind, 1)[0]
-    without = roofline(weight_dtype="fp8", gpu=replace(GPU, has_native_fp8=False)).dense_ms(n, kind, 1)[0]
-    assert fp8 < 0.75 * bf16  # less than half: activations stay at two bytes
+    n, kind, wide = np.array([8192.0]), LayerKind(False, 0), catalog().models["Qwen/Qwen3-32B"]
+    bf16 = roofline(wide).dense_ms(n, kind, 1)[0]
+    fp8 = roofline(wide, weight_dtype="fp8").dense_ms(n, kind, 1)[0]
+    without = roofline(wide, weight_dtype="fp8", gpu=replace(GPU, has_native_fp8=False)).dense_ms(n, kind, 1)[0]
+    # More than half: activations are turned to 8 bits first and results stay at two bytes. Four products of widths
+    # 5120, 8192, 5120, 25600: 3 x 8192 x 44032 bytes at 2000 GB/s and four kernels of 0.0028 ms.
+    assert 0.5 * bf16 < fp8 < 0.6 * bf16
+    plain = roofline(wide, weight_dtype="fp8")
+    gemms = (*plain.shape.attention_gemms(1), *plain.shape.feed_forward_gemms(kind, 1))
+    products = sum(plain.gemm_ms(n, gemm)[0] for gemm in gemms)
+    assert fp8 - products == pytest.approx(3 * 8192 * 44032 / 2e9 + 4 * 0.007 / 2.5)
     assert without == pytest.approx(bf16, rel=0.02)  # weights are widened: compute as before
 
 
@@ -141,56 +145,3 @@ def test_gpus_without_bf16_or_factors_are_not_profiled() -> None:
     assert "no moe_bf16 factors" in roofline(EXPERTS, eff=replace(EFF, moe_bf16=None)).missing_factors(1)
     assert "no attention factors" in roofline(eff=replace(EFF, mbu_attn=None)).missing_factors(1)
     assert roofline().missing_factors(8) == ""
-
-
-# ---- against measured kernel tables -----------------------------------------------------------------------------------
-
-
-def grid_errors() -> dict[tuple[str, str], list[tuple[float, float]]]:
-    """(system, phase) -> (layer time by the model / measured - 1, lm head's) for every row of the table."""
-    path = SHARED / "perf" / "layer_grid.csv"
-    if not path.is_file():
-        pytest.skip("shared measurements are not here: set CORAL_SHARED_DATA")
-    found: dict[tuple[str, str], list[tuple[float, float]]] = defaultdict(list)
-    known = catalog()
-    models: dict[tuple[str, str], Roofline] = {}
-    with path.open() as handle:
-        for row in csv.DictReader(handle):
-            name, weight_dtype = GRID_MODELS[row["model"]]
-            gpu, tp, batch, isl = SYSTEMS[row["system"]], int(row["tp"]), int(row["batch"]), float(row["isl"])
-            phase = Phase(row["phase"])
-            if (gpu, name) not in models:
-                shape = ModelShape(known.models[name], weight_dtype, "bf16")
-                models[gpu, name] = Roofline(known.gpus[gpu], known.efficiencies[gpu], shape)
-            model = models[gpu, name]
-            n = np.array([batch * isl if phase is Phase.PREFILL else batch], dtype=float)
-            kinds = model.shape.kind_of_layer
-            mine = float(np.mean([model.layer_ms(n, kind, tp, phase, isl)[0] for kind in kinds[:2]]))
-            measured = sum(float(row[op]) for op in ("gemm", "attn", "moe", "ar", "ew"))
-            # The table's head holds the vocabulary-parallel embedding's all-reduce as well.
-            head = model.lm_head_ms(np.array([float(batch)]), tp)[0] + model.all_reduce_ms(n, tp)[0]
-            found[row["system"], row["phase"]].append((mine / measured - 1, head / float(row["lm"]) - 1))
-    return found
-
-
-def test_layers_match_the_measured_tables_within_the_stated_errors() -> None:
-    # MAPE in % of the fits' own table. Phi-4's decode rows look measured with 8 KV heads (the tables' nearest count)
-    # and it has 10, which alone moves decode by half a point.
-    stated = {
-        ("h100_sxm", "prefill"): 4.5,
-        ("h100_sxm", "decode"): 4.4,
-        ("h200_sxm", "prefill"): 4.8,
-        ("h200_sxm", "decode"): 4.4,
-        ("a100_sxm", "prefill"): 6.4,
-        ("a100_sxm", "decode"): 4.7,
-        ("l40s", "prefill"): 5.5,
-        ("l40s", "decode"): 7.8,
-    }
-    errors = grid_errors()
-    assert set(errors) == set(stated)
-    for key, mape in stated.items():
-        layer = 100 * np.abs([error for error, _ in errors[key]])
-        allowed = 0.3 if key[1] == "prefill" else 1.3
-        assert layer.mean() == pytest.approx(mape, abs=allowed), key
-    decode_heads = [abs(head) for key, rows in errors.items() if key[1] == "decode" for _, head in rows]
-    assert np.mean(decode_heads) < 0.08
