@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from flows import cli_profiles_add, cli_profiles_check
+from flows import cli_profiles_add, cli_profiles_check, cli_profiles_sensitivity
 
 
 def register(app: typer.Typer) -> None:
@@ -18,4 +18,5 @@ def register(app: typer.Typer) -> None:
     )
     cli_profiles_check.register(profiles)
     cli_profiles_add.register(profiles)
+    cli_profiles_sensitivity.register(profiles)
     app.add_typer(profiles)

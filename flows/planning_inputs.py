@@ -46,7 +46,7 @@ def planning_inputs(loaded: LoadedScenario, lake: Lake, library_id: str, last_pl
     check_demand_known(loaded)
     running = _running(last_plan)
     policy = loaded.scenario.policy
-    templates = {}
+    templates: dict[str, pa.Table] = {}
     for workload in loaded.workloads:
         ids = [key[1] for key in running]
         found = _candidates(lake, library_id, workload.workload_id, ids, policy.measured_only)
@@ -58,7 +58,16 @@ def planning_inputs(loaded: LoadedScenario, lake: Lake, library_id: str, last_pl
         templates[workload.workload_id] = with_safe_rates(found, policy.safety_percentile)
     known = {template_id for table in templates.values() for template_id in table["template_id"].to_pylist()}
     running = {key: count for key, count in running.items() if key[1] in known}
-    problem = build_problem(
+    problem = problem_of(loaded, templates, running)
+    return PlanningInputs(problem, "last_published" if last_plan else "none", inputs_hash(problem, library_id, loaded))
+
+
+def problem_of(
+    loaded: LoadedScenario, templates: Mapping[str, pa.Table], running: Mapping[tuple[str, str], int]
+) -> AllocationProblem:
+    """The online problem of a scenario over the given templates by workload id. Raises as
+    :func:`tasks.allocation.prepare.build_problem` does."""
+    return build_problem(
         workloads=[
             WorkloadInput(
                 workload.workload_id,
@@ -91,7 +100,6 @@ def planning_inputs(loaded: LoadedScenario, lake: Lake, library_id: str, last_pl
         shortage=Shortage(loaded.scenario.policy.shortage),
         budget_usd_per_h=loaded.scenario.policy.budget_usd_per_h,
     )
-    return PlanningInputs(problem, "last_published" if last_plan else "none", inputs_hash(problem, library_id, loaded))
 
 
 def check_demand_known(loaded: LoadedScenario) -> None:

@@ -16,8 +16,8 @@ from tasks.simulation.types import Floats, RequestStatus, SimResult
 
 # Latencies at which cumulative shares are kept, as multiples of the SLO: 40 per decade, the SLO itself among them.
 CDF_GRID = 10.0 ** np.linspace(-2.0, 1.5, 141)
-# A course is kept at about this many moments, however long the run is.
-MOMENTS = 180
+# A course is kept as means over this many windows, however long the run is.
+WINDOWS = 60
 _QUEUE_STEP_S = 1.0
 
 Row = dict[str, Any]
@@ -170,10 +170,14 @@ def _series(
     from_s: float,
     until_s: float,
 ) -> Row:
-    """Waiting requests at each moment; offered and good requests/s by time of arrival around it."""
-    edges = np.linspace(from_s, until_s, MOMENTS + 1)
+    """Means over windows: requests waiting; offered and good requests/s by time of arrival. ``time_s``: their middles."""
+    edges = np.linspace(from_s, until_s, WINDOWS + 1)
     middle = (edges[:-1] + edges[1:]) / 2
-    queues = queue_over_time(result, middle)
+    looks = max(1, round((until_s - from_s) / WINDOWS / _QUEUE_STEP_S))
+    moments = np.linspace(from_s, until_s, WINDOWS * looks, endpoint=False)
+    queues = {
+        name: waiting.reshape(WINDOWS, looks).mean(axis=1) for name, waiting in queue_over_time(result, moments).items()
+    }
     models = []
     for index, model in enumerate(result.requests.models):
         mine = result.requests.model == index
@@ -187,6 +191,7 @@ def _series(
         )
     return {
         "time_s": (middle - from_s).tolist(),
+        "window_s": (until_s - from_s) / WINDOWS,
         "models": models,
         "workloads": [
             {"workload": workloads[model, phase].alias, "queue": queues[f"{model}/{phase.value}"].tolist()}
