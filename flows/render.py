@@ -221,10 +221,7 @@ def _cost_section(plan: Plan) -> list[Line]:
     rows = [
         ("total", f"{money(plan.cost_usd_per_h)} USD/h, {month:,.0f} USD per month ({HOURS_PER_MONTH} h)"),
         ("start-up", f"{money(plan.init_usd)} USD once, for the new instances"),
-        (
-            "lower bound",
-            f"{money(plan.lower_bound_usd_per_h)} USD/h; {_STATUS_WORDS.get(plan.status, plan.status.value)}",
-        ),
+        ("lower bound", _bound_text(plan)),
         ("gap", _gap_text(plan)),
     ]
     if plan.theta < 1:
@@ -235,6 +232,15 @@ def _cost_section(plan: Plan) -> list[Line]:
     if plan.baselines.note:
         lines += _wrapped(plan.baselines.note)
     return lines
+
+
+def _bound_text(plan: Plan) -> str:
+    """The bound, and what it bounds: start-up charges are part of what the solver minimises."""
+    solved = _STATUS_WORDS.get(plan.status, plan.status.value)
+    if plan.init_usd == 0:
+        return f"{money(plan.lower_bound_usd_per_h)} USD/h; {solved}"
+    first_hour = f"{money(plan.cost_usd_per_h + plan.init_usd)} USD of the first hour, start-up included"
+    return f"{money(plan.lower_bound_usd_per_h)} USD, on {first_hour}; {solved}"
 
 
 def _gap_text(plan: Plan) -> str:
