@@ -13,6 +13,7 @@ from catalogs import load_scenario
 from flows import cli
 from flows.build_inputs import resolve_inputs
 from flows.settings import BuildSettings
+from tasks.profiling.memory import ProfileSettings
 
 Run = Callable[..., tuple[int, str, str]]
 HEAD = "node_config,model,phase,layers,position,stages,cycle_ms,throughput_tok_per_s,tp,pp,replicas,as_of\n"
@@ -100,7 +101,7 @@ def test_a_benchmark_sets_the_derating_of_its_gpu_and_model(run: Run, tmp_path: 
         own = settings.derate(item.workload.phase, "L40S")
         is_hit = model == "qwen3-8b" and item.workload.phase.value == "decode"
         assert (own == loaded.calibrations[0].derate) == is_hit
-        assert settings.derate(item.workload.phase, "L4") in (0.8, 0.92)
+        assert settings.derate(item.workload.phase, "L4") == ProfileSettings().derate(item.workload.phase)
         assert inputs.profile_key(item) == plain.profile_key(item)
     metadata = {**BENCH, "gpu": "L40S", "tp": "2", "model_id": "/models/q"}
     (tmp_path / "second.json").write_text(json.dumps(metadata))

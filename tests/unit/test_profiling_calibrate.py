@@ -12,8 +12,10 @@ from catalogs.errors import CoralError, InputError
 from catalogs.types import Phase
 from catalogs.vllm_bench import read_bench
 from tasks.profiling.calibrate import derates_of
+from tasks.profiling.memory import ProfileSettings
 from tasks.profiling.shapes import ModelShape
 
+STATED = ProfileSettings().prefill_derate
 SHAPE = ModelShape(SPEC, "bf16", "bf16")
 
 
