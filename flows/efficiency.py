@@ -59,6 +59,8 @@ def efficiency_table() -> list[dict[str, Any]]:
         source = row["rel_error_source"]
         if gpu in ("L4", "A10G"):
             kept = _from_l40s(kept, l40s, Provenance.DERIVED if gpu == "A10G" else Provenance.BORROWED)
+        if gpu == "A100-40GB-SXM":
+            kept = _all_reduce_of(kept, ours["A100-80GB-SXM"])
         if gpu == "A10G":
             kept, source = _derived_a10g(kept, l40s)
         made.append(efficiency_to_row(kept, rel_error_source=source))
@@ -93,6 +95,16 @@ def _from_l40s(eff: Efficiency, l40s: Efficiency, ground: Provenance) -> Efficie
     wide = {n: l40s.all_reduce[n] for n in (4, 8)}
     large = {n: pair for n, pair in l40s.all_reduce_large.items() if n in wide}
     return replace(eff, all_reduce=eff.all_reduce | wide, all_reduce_large=large)
+
+
+def _all_reduce_of(eff: Efficiency, donor: Efficiency) -> Efficiency:
+    """All-reduces as the donor's, borrowed: both boards join eight GPUs by the same NVLink and switches, and only the
+    donor's were measured."""
+    ground = eff.provenance | {f"ar{n}": Provenance.BORROWED for n in donor.all_reduce}
+    source = f"{eff.source}; all-reduce borrowed from {donor.gpu}"
+    return replace(
+        eff, all_reduce=donor.all_reduce, all_reduce_large=donor.all_reduce_large, provenance=ground, source=source
+    )
 
 
 def _derived_a10g(eff: Efficiency, l40s: Efficiency) -> tuple[Efficiency, str]:

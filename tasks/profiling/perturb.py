@@ -56,7 +56,10 @@ def _experts(eff: Efficiency, ratio: float) -> Efficiency:
 
 
 def _all_reduce(eff: Efficiency, ratio: float) -> Efficiency:
-    return replace(eff, all_reduce={n: (alpha / ratio, beta * ratio) for n, (alpha, beta) in eff.all_reduce.items()})
+    def scaled(pairs: dict[int, tuple[float, float]]) -> dict[int, tuple[float, float]]:
+        return {n: (alpha / ratio, beta * ratio) for n, (alpha, beta) in pairs.items()}
+
+    return replace(eff, all_reduce=scaled(eff.all_reduce), all_reduce_large=scaled(eff.all_reduce_large))
 
 
 def _fixed_times(eff: Efficiency, ratio: float) -> Efficiency:
@@ -65,6 +68,7 @@ def _fixed_times(eff: Efficiency, ratio: float) -> Efficiency:
         tau_gemm_ms=eff.tau_gemm_ms / ratio,
         tau_attn_ms=_scaled(eff.tau_attn_ms, 1 / ratio),
         tau_attn_prefill_ms=_scaled(eff.tau_attn_prefill_ms, 1 / ratio),
+        attn_prep_ms=eff.attn_prep_ms / ratio,
         tau_ew_ms=eff.tau_ew_ms / ratio,
     )
 
@@ -76,7 +80,7 @@ _FACTORS: dict[str, Callable[[Efficiency, float], Efficiency]] = {
     "decode attention": lambda eff, ratio: replace(eff, mbu_attn=_scaled(eff.mbu_attn, ratio)),
     "experts": _experts,
     "all-reduce": _all_reduce,
-    "element-wise": lambda eff, ratio: replace(eff, ew_c=eff.ew_c / ratio),
+    "element-wise": lambda eff, ratio: replace(eff, ew_c=eff.ew_c / ratio, ew_inner_c=eff.ew_inner_c / ratio),
     "fixed times": _fixed_times,
 }
 

@@ -215,3 +215,15 @@ def test_ground_that_nobody_measured_says_so_with_its_error() -> None:
     assert ground("A100-80GB-SXM", "openai/gpt-oss-20b", "mxfp4") == {("borrowed", 0.25)}
     ((bf16, measured),) = ground("A100-80GB-SXM", "openai/gpt-oss-20b", "bf16")
     assert (bf16, measured) == ("fitted", cat.efficiencies["A100-80GB-SXM"].rel_error["decode"])
+
+
+def test_all_reduce_of_the_small_a100_is_borrowed() -> None:
+    """Its tensor-parallel layouts say borrowed; one GPU alone stands on its own fit."""
+    cat = catalog()
+    gpu = cat.gpus["A100-40GB-SXM"]
+    work = workload(cat.models["Qwen/Qwen3-32B"], Phase.DECODE, 60.0)
+    table = profile_workload(work, [node(8, 400.0, gpu)], cat.gpus, cat.efficiencies, max_stages=1)
+    grounds = {(row["tp"] > 1, row["provenance"]) for row in table.to_pylist() if row["tp"] is not None}
+    assert (True, "borrowed") in grounds
+    assert (True, "fitted") not in grounds
+    assert (False, "borrowed") not in grounds
