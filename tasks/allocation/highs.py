@@ -105,9 +105,18 @@ class QuietHiGHS(pulp.HiGHS):
 
 
 def run_highs(
-    problem: pulp.LpProblem, limits: SolveLimits, *, relax: bool, time_s: float, start: dict[str, float] | None = None
+    problem: pulp.LpProblem,
+    limits: SolveLimits,
+    *,
+    relax: bool,
+    time_s: float,
+    start: dict[str, float] | None = None,
+    good_enough: float | None = None,
 ) -> RawRun:
-    """Hand ``problem`` to HiGHS (``relax``: as an LP; ``start``: a feasible answer to begin with) and read what it says."""
+    """Hand ``problem`` to HiGHS (``relax``: as an LP; ``start``: a feasible answer to begin with) and read what it says.
+
+    ``good_enough``: stop at an answer of this objective or less.
+    """
     solver = QuietHiGHS(mip=not relax)
     options: dict[str, float | int] = {
         "mip_rel_gap": limits.gap,
@@ -117,6 +126,8 @@ def run_highs(
         "primal_feasibility_tolerance": _FEASIBILITY_TOLERANCE,
         "mip_feasibility_tolerance": _FEASIBILITY_TOLERANCE,
     }
+    if good_enough is not None:
+        options["objective_target"] = good_enough
     solver.createAndConfigureSolver(problem)
     for name, value in options.items():
         if problem.solverModel.setOptionValue(name, value) != highspy.HighsStatus.kOk:
@@ -145,13 +156,15 @@ def solve_mip(
     relax: bool = False,
     time_s: float | None = None,
     start: dict[str, float] | None = None,
+    good_enough: float | None = None,
 ) -> MipOutcome:
-    """Minimise ``problem`` and return only what could be verified.
+    """Minimise ``problem`` and return only what could be verified; an answer of ``good_enough`` or less ends the search.
 
     Returns status OPTIMAL (within ``limits.gap``), LIMIT, INFEASIBLE or ERROR. An answer that is not whole, or breaks a
     row after rounding, turns the outcome into ERROR whatever the solver called it.
     """
-    raw = run_highs(problem, limits, relax=relax, time_s=limits.time_s if time_s is None else time_s, start=start)
+    time_s = limits.time_s if time_s is None else time_s
+    raw = run_highs(problem, limits, relax=relax, time_s=time_s, start=start, good_enough=good_enough)
     status = MODEL_STATUS.get(raw.status, MipStatus.ERROR)
     if status is MipStatus.INFEASIBLE:
         return MipOutcome(status, None, math.inf, math.inf)

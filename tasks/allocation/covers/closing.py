@@ -31,7 +31,9 @@ from tasks.allocation.types import AllocationProblem, SolveLimits
 # First the most promising columns, for a good plan soon; then all that a better one can use, if they are not too many.
 _FIRST_COLUMNS, _MOST_COLUMNS = 500, 6000
 _FIRST_TIME = 0.3
+_LEAST_TIME_S = 1.0
 _SLACK = 1e-9
+_FIXING_SLACK = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +77,28 @@ def close(
     if_used = bounds_if_used(columns, models, prices, dual_value(problem, duals), fixing_size)
     rows = cover_rows(problem, models, duals, grid)
     for most in (_FIRST_COLUMNS, _MOST_COLUMNS):
-        room = best.objective + 1e-7 * max(1.0, abs(best.objective)) if best.counts is not None else math.inf
-        survivors = np.flatnonzero(np.isfinite(if_used) & (if_used <= room))
+        survivors = _survivors(if_used, best)
         kept = survivors[np.argsort(if_used[survivors], kind="stable")[:most]]
         if best.counts is not None:
             kept = np.union1d(kept, np.flatnonzero(best.counts))
-        has_all = bool(np.isin(survivors, kept).all())
-        time_s = clock.left() * (1.0 if has_all else _FIRST_TIME)
-        best = _improve(problem, columns, np.sort(kept), target, rows, best, limits, time_s, has_all=has_all)
-        if has_all or best.status is MipStatus.ERROR or _is_closed(best, limits):
+        time_s = clock.left() * (_FIRST_TIME if len(kept) < len(survivors) or best.counts is None else 1.0)
+        # The cover rows prove, but get in the way of finding a first plan.
+        with_rows = rows if best.counts is not None else []
+        best, bound = _improve(problem, columns, np.sort(kept), target, with_rows, best, limits, time_s)
+        # A plan uses these columns alone, or another one and costs at least what that one's use implies.
+        others = np.delete(if_used, kept).min(initial=np.inf)
+        best = replace(best, bound=max(best.bound, min(bound, float(others), best.objective)))
+        if best.status is MipStatus.ERROR or _is_closed(best, limits) or clock.left() < _LEAST_TIME_S:
             break
+    if best.counts is None and math.isinf(best.bound):
+        return replace(best, status=MipStatus.INFEASIBLE)
     return replace(best, status=MipStatus.OPTIMAL) if _is_closed(best, limits) else best
+
+
+def _survivors(if_used: NDArray[np.float64], best: GoalOutcome) -> NDArray[np.intp]:
+    """Columns that a plan better than ``best`` can use."""
+    room = best.objective + _FIXING_SLACK * max(1.0, abs(best.objective)) if best.counts is not None else math.inf
+    return np.flatnonzero(np.isfinite(if_used) & (if_used <= room))
 
 
 def _is_closed(best: GoalOutcome, limits: SolveLimits) -> bool:
@@ -101,11 +114,8 @@ def _improve(
     best: GoalOutcome,
     limits: SolveLimits,
     time_s: float,
-    *,
-    has_all: bool,
-) -> GoalOutcome:
-    """``best``, or better from the ILP over columns ``rows``; its bound counts if they are all that can be in a plan
-    better than ``best`` (``has_all``)."""
+) -> tuple[GoalOutcome, float]:
+    """``best``, or better from the ILP over columns ``rows``; and the ILP's bound, which holds for plans of these alone."""
     part = columns.select(rows)
     form = formulate(problem, part, Goal.COST, target)
     for number, row in enumerate(cover_rows):
@@ -113,22 +123,19 @@ def _improve(
     begin = None
     if best.counts is not None:
         begin = {v.name: float(best.counts[i]) for v, i in zip(form.instances, rows, strict=True)}
-    outcome = solve_mip(form.problem, limits, time_s=time_s, start=begin)
+    good_enough = best.bound / (1 - limits.gap) if best.bound > 0 and limits.gap < 1 else None
+    outcome = solve_mip(form.problem, limits, time_s=time_s, start=begin, good_enough=good_enough)
     if outcome.status is MipStatus.ERROR:
-        return replace(best, status=MipStatus.ERROR, note=outcome.note) if best.counts is None else best
-    bound = best.bound
-    if has_all:
-        # No plan below the best uses another column, so none costs less than the smaller of the two.
-        bound = max(bound, min(outcome.bound, best.objective))
+        failed = replace(best, status=MipStatus.ERROR, note=outcome.note) if best.counts is None else best
+        return failed, -math.inf
     if outcome.values is None:
-        status = outcome.status if has_all else MipStatus.LIMIT
-        return replace(best, status=status, bound=min(bound, best.objective))
+        return best, outcome.bound
     counts = np.zeros(len(columns), dtype=np.int64)
     counts[rows] = [int(outcome.values[v.name]) for v in form.instances]
     value = objective_usd(problem, columns, counts)
     if best.counts is not None and best.objective <= value:
-        counts, value = best.counts, best.objective
-    return GoalOutcome(MipStatus.LIMIT, counts, value, min(bound, value))
+        return best, outcome.bound
+    return GoalOutcome(MipStatus.LIMIT, counts, value, min(best.bound, value)), outcome.bound
 
 
 def _add_row(form: Formulation, columns: Columns, row: CoverRow, name: str) -> None:

@@ -20,13 +20,14 @@ _REDUCED_COST = 1e-9
 
 @dataclass(slots=True)
 class Generated:
-    """What column generation leaves: the master with its covers, the best duals, the bound they give, the LP's value."""
+    """What column generation leaves: the master with its covers, the best duals, the bound they give, the LP's value, and
+    the models (by index) that the LP does not serve in full."""
 
     master: Master
     duals: Duals
     bound: float
     value: float
-    is_served: bool  # whether the LP serves every model in full
+    unserved: list[int]
 
 
 def joint_bound(
@@ -70,15 +71,14 @@ def generate(
         if not improved or value - bound <= 0.25 * limits.gap * abs(value) or clock.spent() > 0.5 * limits.time_s:
             break
     assert best is not None
-    served = _served(master, models, shares)
-    return Generated(master, best, bound, value, served)
+    return Generated(master, best, bound, value, _unserved(master, models, shares))
 
 
-def _served(master: Master, models: list[ModelBlocks], shares: NDArray[np.float64]) -> bool:
+def _unserved(master: Master, models: list[ModelBlocks], shares: NDArray[np.float64]) -> list[int]:
     got = np.zeros(len(models))
     for (m, _), share in zip(master.covers[: len(shares)], shares, strict=True):
         got[m] += share
-    return bool((got >= 1 - 1e-6).all())
+    return [int(m) for m in np.flatnonzero(got < 1 - 1e-6)]
 
 
 def _mixed(a: Duals, b: Duals, weight: float) -> Duals:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.closing import close
-from tasks.allocation.covers.generation import generate, joint_bound
+from tasks.allocation.covers.diving import dive
+from tasks.allocation.covers.generation import Generated, generate, joint_bound
 from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
@@ -30,6 +31,8 @@ from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLim
 _MANY_REGIONS = 3  # up to so many, regions are joined exactly for the bound
 _COARSE, _FINE, _CELLS = 4096, 65536, 512
 _FIXING, _FIXING_MANY = 2048, 1024
+_DIVING = 2048
+_DIVES, _DIVE_ABOVE, _DIVE_TIME = 6, 5e-3, 0.3
 _POOL_TIME_S = 2.0
 _ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed ILP
 
@@ -63,8 +66,7 @@ def covers_goal(
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
     fine = _grid(_FINE, models)
     bound = max(joint_bound(problem, models, found.duals, fine)[0], found.bound, 0.0)
-    time_s = min(_POOL_TIME_S, clock.left() / 4)
-    counts, upper = best_of_pool(problem, columns, len(models), found.master, limits, time_s)
+    counts, upper = _first_plan(problem, columns, models, found, bound, limits, clock)
     if start is not None and objective_usd(problem, columns, start) < upper:
         counts, upper = start, objective_usd(problem, columns, start)
     best = GoalOutcome(MipStatus.LIMIT, counts, upper, min(bound, upper))
@@ -72,6 +74,45 @@ def covers_goal(
         return GoalOutcome(MipStatus.OPTIMAL, counts, upper, best.bound)
     fixing = _FIXING if _most_regions(models) <= _MANY_REGIONS else _FIXING_MANY
     return close(problem, columns, models, target, found.duals, fine, fixing, best, limits, clock)
+
+
+def _first_plan(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    found: Generated,
+    bound: float,
+    limits: SolveLimits,
+    clock: Clock,
+) -> tuple[NDArray[np.int64] | None, float]:
+    """The best plan of the generated covers; where it is none or far from ``bound``, of those that dives add too."""
+    counts, upper = best_of_pool(
+        problem, columns, len(models), found.master, limits, min(_POOL_TIME_S, clock.left() / 4)
+    )
+    first: list[int] = []
+    for _ in range(0 if found.unserved else _DIVES):
+        if counts is not None and relative_gap(upper, bound) <= max(limits.gap, _DIVE_ABOVE):
+            break
+        covers, failed = dive(
+            problem,
+            columns,
+            models,
+            _grid(_DIVING, models),
+            limits,
+            clock,
+            first=first,
+            until_s=_DIVE_TIME * limits.time_s,
+        )
+        for m, cover in covers:
+            found.master.add(m, cover)
+        again = best_of_pool(problem, columns, len(models), found.master, limits, min(_POOL_TIME_S, clock.left() / 4))
+        if again[1] < upper:
+            counts, upper = again
+        elif not failed:
+            break  # it came to the end and found nothing better
+        # What it failed on goes first the next time; what it went through well gives way.
+        first = [*failed, *(m for m in first if m not in failed)]
+    return counts, upper
 
 
 def _most_regions(models: list[ModelBlocks]) -> int:

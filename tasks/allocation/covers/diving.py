@@ -1,0 +1,101 @@
+"""Diving: fix one model's cover after the other by the master LP over what supply is left. Finds plans where supply is
+scarce and no choice among the covers generated at once fits together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.allocation.clock import Clock
+from tasks.allocation.columns import Columns
+from tasks.allocation.covers.generation import generate
+from tasks.allocation.covers.master import Master
+from tasks.allocation.covers.pricing import Block, Cover, Grid, ModelBlocks, cover_cost, cover_use
+from tasks.allocation.types import AllocationProblem, SolveLimits
+
+_USED = 1e-6
+_DIVE_GAP = 4e-3  # the master of a dive need not be solved further
+
+
+def dive(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: Sequence[ModelBlocks],
+    grid: Grid,
+    limits: SolveLimits,
+    clock: Clock,
+    *,
+    first: Sequence[int],
+    until_s: float,
+) -> tuple[list[tuple[int, Cover]], list[int]]:
+    """Covers found on the way, by index of their model, and the models it failed on (none: it reached a plan).
+
+    Each round solves the master of the models not yet fixed within the supply left, then fixes the cover with the
+    largest share among those that fit whole; of the models in ``first`` before others, in that order.
+    """
+    left = problem.capacity_nodes.copy()
+    budget = problem.budget_usd_per_h
+    open_models = list(range(len(models)))
+    found: list[tuple[int, Cover]] = []
+    while open_models:
+        if clock.spent() > until_s:
+            return found, []
+        here = replace(
+            problem,
+            capacity_nodes=left,
+            demands=tuple(models[m].demand for m in open_models),
+            budget_usd_per_h=budget,
+        )
+        blocks = [_within(models[m], left) for m in open_models]
+        stuck = [m for m, model in zip(open_models, blocks, strict=True) if len(model.blocks) < model.wanted]
+        if stuck:
+            return found, stuck
+        result = generate(here, columns, blocks, grid, replace(limits, gap=_DIVE_GAP), clock)
+        found += [(open_models[m], cover) for m, cover in result.master.covers]
+        if result.unserved:
+            return found, [open_models[m] for m in result.unserved]
+        order = [open_models.index(m) for m in first if m in open_models]
+        choice = _choose(result.master, left, budget, order)
+        if choice is None:
+            return found, open_models
+        m, cover = choice
+        left = left - cover_use(columns, cover, left.shape)
+        if budget is not None:
+            budget -= cover_cost(columns, cover, problem.init_share)[0]
+        found.append((open_models.pop(m), cover))
+    return found, []
+
+
+def _within(model: ModelBlocks, left: NDArray[np.int64]) -> ModelBlocks:
+    """The model's columns of which one instance fits into ``left``."""
+    regions = []
+    for phases in model.blocks:
+        kept = tuple(_fitting(block, left[block.region]) for block in phases)
+        if all(len(block.columns) for block in kept):
+            regions.append(kept)
+    return replace(model, blocks=tuple(regions))
+
+
+def _fitting(block: Block, left: NDArray[np.int64]) -> Block:
+    rows = (block.count <= left[block.node]).all(axis=1)
+    return Block(
+        block.columns[rows], block.region, block.node[rows], block.count[rows], block.share[rows], block.running[rows]
+    )
+
+
+def _choose(
+    master: Master, left: NDArray[np.int64], budget: float | None, first: Sequence[int]
+) -> tuple[int, Cover] | None:
+    """The cover to fix: of those that fit whole the one the LP uses most, models in ``first`` before others."""
+    _, _, shares = master.solve()
+    rank = {m: len(first) - at for at, m in enumerate(first)}
+    best, best_key = None, (-1.0, -1.0)
+    for j, (m, cover) in enumerate(master.covers):
+        fits = bool((master.uses[j] <= left).all()) and (budget is None or master.rents[j] <= budget)
+        key = (float(rank.get(m, 0)), float(shares[j]))
+        if fits and shares[j] > _USED and key > best_key:
+            best, best_key = (m, cover), key
+    return best
