@@ -217,8 +217,10 @@ class LayoutSolver:
     def _kv(self, stage: InnerStage, in_flight: int) -> tuple[Floats, Floats, Floats]:
         """KV bytes as (per batch unit, per token of a prompt's earlier chunks, constant), each [layers, candidate runs].
 
-        Decode: every sequence of the ``in_flight`` sub-batches. Prefill: every token of them, and the earlier chunks of
-        a prompt that is longer than a sub-batch; a windowed layer keeps no more of those than its window.
+        Decode: every sequence of the ``in_flight`` sub-batches, whole: what prefill found in its cache was sent too.
+        Prefill, per token that is computed: every token of them, and the earlier chunks of a prompt that is longer than a
+        sub-batch; a windowed layer keeps no more of those than its window. With each comes its share of the prefix that
+        the cache holds; prefixes that prompts have in common are counted once for each, which is the safe side.
         """
         lengths, tp = self.cells.workload.lengths, self.layout.tp
         runs = self.shape.run_tables[stage.run][stage.layers]
@@ -228,14 +230,15 @@ class LayoutSolver:
         token = self.shape.kv_bytes_per_token_layer(tp)
         windows = np.array([kind.window for kind in self.shape.kinds], dtype=np.float64)
         is_full = windows == 0
-        history = runs @ np.where(is_full, token, 0.0)
+        resident = 1 / (1 - self.cells.workload.prefix_hit_rate)
+        history = runs @ np.where(is_full, token * resident, 0.0)
         constant = runs @ np.where(is_full, 0.0, np.minimum(windows, lengths.input_at_percentile) * token)
-        return runs.sum(axis=-1) * token * in_flight, history, constant
+        return runs.sum(axis=-1) * token * resident * in_flight, history, constant
 
     def largest_by_memory(self, inner: Sequence[InnerStage], in_flight: int) -> tuple[NDArray[np.bool_], Ints]:
         """([layers] weights and a batch of one fit without KV, [layers] grid entries that fit with all KV)."""
         activation = self._memory.activation_bytes_per_token(self.layout.tp)
-        prompt = self.cells.workload.lengths.input_at_percentile
+        prompt = self.cells.lone_tokens
         holds, largest = np.True_, np.inf
         for stage in inner:
             free = self._memory.usable_bytes - self._weights(stage)
@@ -252,7 +255,7 @@ class LayoutSolver:
     def _memory_gib(self, inner: Sequence[InnerStage], in_flight: int, batch: Ints) -> Floats:
         """GiB filled on the fullest GPU at ``batch`` [cycles, layers], the engine's reserve included."""
         activation = self._memory.activation_bytes_per_token(self.layout.tp)
-        prompt = self.cells.workload.lengths.input_at_percentile
+        prompt = self.cells.lone_tokens
         used = np.zeros(batch.shape)
         for stage in inner:
             unit, history, constant = self._kv(stage, in_flight)

@@ -398,3 +398,25 @@ def test_a_long_slo_does_not_hold_a_node_to_few_passes() -> None:
         return max(row["throughput_tok_per_s"] or 0.0 for row in rows if row["layers"] == spec.layers)
 
     assert rate(30000.0) >= 0.95 * rate(2000.0)
+
+
+def test_the_cached_prefix_is_held_too() -> None:
+    """Half of every prompt of 512 is in the cache: a pass that computes 2,048 tokens serves 4,096, and their KV is held.
+
+    KV of one token in six layers: 6 x 2 x 4 heads x 64 x 2 bytes; activations (2 x 4096 + 4 x 1024) x 2 bytes a token.
+    """
+
+    def row(hit: float) -> dict:
+        work = workload(SPEC, Phase.PREFILL, 1e6, Lengths.constant(512.0, 128.0), prefix_hit_rate=hit)
+        settings = ProfileSettings(max_prefill_tokens=2048, prefill_passes=(16,))
+        rows = profile_workload(work, [node(1)], {GPU.gpu: GPU}, {GPU.gpu: EFF}, settings, max_stages=1).to_pylist()
+        return next(r for r in rows if r["layers"] == 6 and r["throughput_tok_per_s"])
+
+    token, activation = 6 * 2 * 4 * 64 * 2, (2 * 4096 + 4 * 1024) * 2
+    weights = ModelShape(SPEC, "bf16", "bf16").weight_bytes
+    for hit, resident in ((0.0, 2048), (0.5, 4096)):
+        found = row(hit)
+        held = (found["memory_used_gib"] - ProfileSettings().engine_reserve_gib) * GIB
+        assert found["batch"] == 2048
+        assert held == pytest.approx(weights + 2048 * activation + resident * token, rel=1e-6)
+    assert row(0.5)["throughput_tok_per_s"] == pytest.approx(2 * row(0.0)["throughput_tok_per_s"])
