@@ -239,8 +239,8 @@ def _bound_text(plan: Plan) -> str:
     solved = _STATUS_WORDS.get(plan.status, plan.status.value)
     if plan.init_usd == 0:
         return f"{money(plan.lower_bound_usd_per_h)} USD/h; {solved}"
-    first_hour = f"{money(plan.cost_usd_per_h + plan.init_usd)} USD of the first hour, start-up included"
-    return f"{money(plan.lower_bound_usd_per_h)} USD, on {first_hour}; {solved}"
+    first_hour = money(plan.cost_usd_per_h + plan.init_usd)
+    return f"{money(plan.lower_bound_usd_per_h)} USD of {first_hour} with start-up; {solved}"
 
 
 def _gap_text(plan: Plan) -> str:

@@ -37,7 +37,7 @@ def test_stage_of_two_kinds_of_node_shows_inner_layout_and_shares() -> None:
 def test_totals_bound_gap_and_baselines() -> None:
     text = shown()
     assert "52.50 USD/h, 38,325 USD per month (730 h)" in text  # 52.5 * 730
-    assert "lower bound   52.99 USD, on 53.00 USD of the first hour, start-up included" in text  # 52.5 + 0.5
+    assert "lower bound   52.99 USD of 53.00 with start-up" in text  # 52.5 + 0.5
     assert "within 0.02 % of the best plan this library can express" in text  # 0.01 / 52.99 = 0.0189 %
     assert "homo-optimal  84.00 USD/h (1.60x this plan)" in text
     assert "paper's homo  none found\n  greedy homogeneous replicas miss Qwen3-32B" in text
