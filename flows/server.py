@@ -237,7 +237,10 @@ def prefect_environment(updates: dict[str, str]) -> Iterator[None]:
                 os.environ.pop(key, None)
             else:
                 os.environ[key] = value
-        _refresh_prefect()
+        # Without a home of ours, prefect would make one in the user's folder just by reading its settings. It then keeps
+        # the old ones until the next block.
+        if "PREFECT_HOME" in os.environ:
+            _refresh_prefect()
 
 
 def _refresh_prefect() -> None:

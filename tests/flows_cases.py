@@ -47,7 +47,7 @@ def write_scenario(folder: Path, ttft_ms: float = 1200) -> Path:
 
 def make_hostile(folder: Path) -> Path:
     """A working folder whose modules have our packages' names."""
-    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "home").mkdir(parents=True, exist_ok=True)
     for name in ("catalogs", "flows", "tasks", "warehouse", "dashboards"):
         (folder / f"{name}.py").write_text("raise RuntimeError('the wrong module')\n")
     return folder

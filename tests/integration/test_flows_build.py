@@ -72,6 +72,7 @@ def built(session_api_url: str, server_lake: Path, tmp_path_factory: pytest.Temp
 def build_process(built: Built, lake: Path, cwd: Path) -> subprocess.Popen[str]:
     """``coral build`` on its own: no server is configured, and the working folder is hostile."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    env["HOME"] = str(cwd / "home")
     command = [str(CORAL), "build", "--scenario", str(built.scenario), "--lake", str(lake), "--json"]
     return subprocess.Popen(
         command, cwd=cwd, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -178,6 +179,7 @@ def test_stopped_at_any_moment_it_goes_on_and_gives_the_same_library(built: Buil
     assert result["shards_skipped"] == result["shards"]
     assert contents(lake) == contents(built.lake)
     assert list(lake.rglob("*.tmp")) == []
+    assert not (cwd / "home" / ".prefect").exists(), "the user's own Prefect is left alone"
 
 
 def wait_for_a_file(folder: Path) -> None:
