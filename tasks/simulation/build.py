@@ -218,7 +218,7 @@ class InstanceBuilder:
             if gpu not in self.hardware.efficiencies:
                 raise UnknownNameError("GPU with efficiency factors", gpu, self.hardware.efficiencies)
             roofline = Roofline(self.hardware.gpus[gpu], self.hardware.efficiencies[gpu], self.shape)
-            seconds = 1e3 * self.hardware.settings.derate(self.workload.phase)
+            seconds = 1e3 * self.hardware.settings.derate(self.workload.phase, gpu)
             n = self._evaluated_at
             factor = 2.0 if self.is_prefill else 1.0
             layer = tuple(

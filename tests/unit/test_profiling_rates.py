@@ -15,7 +15,7 @@ from catalogs.types import Lengths, NodeConfig, Phase, Workload
 from tasks.profiling.cells import Cells
 from tasks.profiling.cycles import Mode, cycle_grid
 from tasks.profiling.memory import ProfileSettings
-from tasks.profiling.profile import best_rates, close_over_layers, profile_workload
+from tasks.profiling.profile import best_rates, close_over_layers
 from tasks.profiling.rates import FEASIBLE, REASONS
 from tasks.profiling.schema import Infeasible
 from tasks.profiling.shapes import ModelShape
@@ -381,42 +381,3 @@ def test_closing_lowers_and_names_a_reason() -> None:
     outcome = np.array([[FEASIBLE] * 3, [2, FEASIBLE, FEASIBLE]], dtype=np.int8)
     assert close_over_layers(rate, outcome).tolist() == [[5.0, 5.0, 3.0], [0.0, 0.0, 0.0]]
     assert outcome.tolist()[1] == [2, REASONS.index(Infeasible.LAYOUT), REASONS.index(Infeasible.LAYOUT)]
-
-
-def test_a_long_slo_does_not_hold_a_node_to_few_passes() -> None:
-    """A pass holds 16,384 tokens at most: at 30 s a node is as fast as its passes only if cycles get far below SLO / 16."""
-    short = cycle_grid(workload(SPEC, Phase.PREFILL, 2000.0), 1, ProfileSettings(), Mode.CYCLE)
-    assert short[-1] == 2000 / 17  # nothing is added where cycles are short already
-    grid = cycle_grid(workload(SPEC, Phase.PREFILL, 30000.0), 1, ProfileSettings(), Mode.CYCLE)
-    assert grid[-1] == 30000 / (1 + 192)
-
-    def rate(slo_ms: float) -> float:
-        spec, cat = catalog().models["meta-llama/Meta-Llama-3.1-8B"], catalog()
-        work = workload(spec, Phase.PREFILL, slo_ms, Lengths.constant(8192.0, 128.0))
-        gpu = cat.gpus["H100-SXM"]
-        rows = profile_workload(work, [node(1, 1e5, gpu)], cat.gpus, cat.efficiencies, max_stages=1).to_pylist()
-        return max(row["throughput_tok_per_s"] or 0.0 for row in rows if row["layers"] == spec.layers)
-
-    assert rate(30000.0) >= 0.95 * rate(2000.0)
-
-
-def test_the_cached_prefix_is_held_too() -> None:
-    """Half of every prompt of 512 is in the cache: a pass that computes 2,048 tokens serves 4,096, and their KV is held.
-
-    KV of one token in six layers: 6 x 2 x 4 heads x 64 x 2 bytes; activations (2 x 4096 + 4 x 1024) x 2 bytes a token.
-    """
-
-    def row(hit: float) -> dict:
-        work = workload(SPEC, Phase.PREFILL, 1e6, Lengths.constant(512.0, 128.0), prefix_hit_rate=hit)
-        settings = ProfileSettings(max_prefill_tokens=2048, prefill_passes=(16,))
-        rows = profile_workload(work, [node(1)], {GPU.gpu: GPU}, {GPU.gpu: EFF}, settings, max_stages=1).to_pylist()
-        return next(r for r in rows if r["layers"] == 6 and r["throughput_tok_per_s"])
-
-    token, activation = 6 * 2 * 4 * 64 * 2, (2 * 4096 + 4 * 1024) * 2
-    weights = ModelShape(SPEC, "bf16", "bf16").weight_bytes
-    for hit, resident in ((0.0, 2048), (0.5, 4096)):
-        found = row(hit)
-        held = (found["memory_used_gib"] - ProfileSettings().engine_reserve_gib) * GIB
-        assert found["batch"] == 2048
-        assert held == pytest.approx(weights + 2048 * activation + resident * token, rel=1e-6)
-    assert row(0.5)["throughput_tok_per_s"] == pytest.approx(2 * row(0.0)["throughput_tok_per_s"])

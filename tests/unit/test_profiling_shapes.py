@@ -32,10 +32,17 @@ PUBLISHED = {
     "google/gemma-3-27b-it": (27.0, 27.0),  # 27.4 published with the 0.4 B vision tower
     "zai-org/GLM-4.5": (355, 32),
 }
-# Active counts that leave out the embedding look-up (OpenAI says so), or both ends (what meets GLM-4.5's figure).
-UNCOUNTED_ENDS = {"openai/gpt-oss-20b": 1, "openai/gpt-oss-120b": 1, "zai-org/GLM-4.5": 2}
-# Whole billions or one decimal leave more room than 1 %.
-ROUNDED = {"Qwen/Qwen3-30B-A3B": 0.06, "deepseek-ai/DeepSeek-V3": 0.6, "moonshotai/Kimi-K2-Instruct": 0.9}
+# Active counts that leave out the embedding look-up (OpenAI says so; DeepSeek's and Kimi's 37 and 32 B are met so too), or
+# both ends (what meets GLM-4.5's figure).
+UNCOUNTED_ENDS = {
+    "openai/gpt-oss-20b": 1,
+    "openai/gpt-oss-120b": 1,
+    "deepseek-ai/DeepSeek-V3": 1,
+    "moonshotai/Kimi-K2-Instruct": 1,
+    "zai-org/GLM-4.5": 2,
+}
+# A figure of one decimal or whole billions leaves more room than 1 %: 3.353 is published as 3.3, 36.63 as 37.
+ROUNDED = {"Qwen/Qwen3-30B-A3B": 0.06, "deepseek-ai/DeepSeek-V3": 0.5}
 
 
 def shape(name: str, weight_dtype: str = "bf16", kv_dtype: str = "bf16") -> ModelShape:
