@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from catalogs.errors import UnknownNameError
+from catalogs.errors import Finding, UnknownNameError
 from catalogs.gpus import GpuNames
 from catalogs.models import model_from_config
 from catalogs.offers import Place
@@ -191,6 +192,12 @@ def efficiency_from_row(row: Row) -> Efficiency:
         provenance={g: Provenance(row[f"provenance_{g}"]) for g in groups if row[f"provenance_{g}"]},
         rel_error={phase: row[f"rel_error_{phase}"] for phase in ("prefill", "decode")},
     )
+
+
+def read_efficiencies(path: Path, label: str, names: GpuNames) -> tuple[dict[str, Efficiency], tuple[Finding, ...]]:
+    """Factors from a file of one's own in the format of the ``efficiency`` table, by GPU, and its faults."""
+    table = read_table(path, "efficiency", encode_gpu=names.encode, label=label)
+    return {row["gpu"]: efficiency_from_row(row) for row in table.rows}, table.findings
 
 
 def efficiency_to_row(eff: Efficiency, *, rel_error_source: str) -> dict[str, Any]:

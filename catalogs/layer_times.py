@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,25 +72,23 @@ def read_layer_times(
 ) -> tuple[LayerTime, ...]:
     """A file in the layer-times format; every fault at once in an InputError, each with its row and column.
 
-    ``gpu`` replaces the ``system`` column where that is no GPU's name (``coral profiles fit --gpu``).
+    ``gpu``: the one GPU whose rows these must be; ``system`` may then be a name of one's own, the same in all rows.
     """
     table = _read(path)
     findings = list(table.findings)
     rows = []
+    is_alone = len({row["system"] for row in table.rows}) == 1
     for number, row in zip(table.row_numbers, table.rows, strict=True):
-        made = _layer_time(table.file, number, row, catalog, gpu)
-        findings += made if isinstance(made, list) else []
-        if isinstance(made, LayerTime):
-            rows.append(_as(made, source or path.name, is_fitted))
+        reader = _RowReader(table.file, number, row, catalog)
+        made = reader.read(gpu, is_alone=is_alone)
+        findings += reader.findings
+        if made is not None:
+            rows.append(replace(made, source=source or path.name, is_fitted=is_fitted))
     if not findings and not rows:
         findings.append(Finding(table.file, 0, "", "", "the file holds no rows", "add measurements"))
     if findings:
         raise InputError(findings)
     return tuple(rows)
-
-
-def _as(row: LayerTime, source: str, is_fitted: bool) -> LayerTime:
-    return replace(row, source=source, is_fitted=is_fitted)
 
 
 def _read(path: Path) -> Table:
@@ -111,55 +109,67 @@ def _read(path: Path) -> Table:
     return parse_table(out.getvalue(), TABLE, label=path.name)
 
 
-def _layer_time(
-    file: str, number: int, row: Mapping[str, Any], catalog: Catalog, gpu: str
-) -> LayerTime | list[Finding]:
-    findings: list[Finding] = []
+@dataclass
+class _RowReader:
+    """One row of a file to a :class:`LayerTime`, or its faults."""
 
-    def fault(column: str, value: object, reason: str, remedy: str) -> None:
-        findings.append(Finding(file, number, column, str(value), reason, remedy))
+    file: str
+    number: int
+    row: Mapping[str, Any]
+    catalog: Catalog
+    findings: list[Finding] = field(default_factory=list)
 
-    try:
-        name = gpu or catalog.gpu_names.encode(row["system"], scope="efficiency")
-    except CoralError as error:
-        fault("system", row["system"], error.message, error.remedy or "use a GPU of the catalog")
-    try:
-        spec = catalog.model(_MODEL_NAMES.get(row["model"].lower(), row["model"]))
-    except UnknownNameError:
-        known = [text for model in catalog.models.values() for text in (model.model, model.alias)]
-        fault("model", row["model"], "unknown model", close_matches_remedy(row["model"], known))
-    ops = {op: row[op] for op in LAYER_OPS if row[op] is not None}
-    if not ops and row["lm"] is None:
-        fault("gemm", "", "nothing was measured in this row", "fill at least one of " + ", ".join(LAYER_OPS))
-    for op in ("gemm", "attn"):
-        if ops.get(op) == 0:
-            fault(op, 0, "takes no time", "leave it blank where it was not measured")
-    if findings:
-        return findings
-    for op, is_used in (("moe", spec.is_moe), ("ar", row["tp"] > 1)):
-        if is_used and ops.get(op) == 0:
-            fault(op, 0, "takes no time", "leave it blank where it was not measured")
-        if not is_used and ops.get(op, 0) != 0:
-            fault(op, ops[op], f"{spec.model} at tp {row['tp']} has no such operation", "write 0")
-    if findings:
-        return findings
-    return LayerTime(
-        source="",
-        row=number,
-        gpu=name,
-        model=spec,
-        weight_dtype=spec.shipped_dtype,
-        tp=row["tp"],
-        phase=Phase(row["phase"]),
-        tokens=row["batch"] * row["isl"] if row["phase"] == Phase.PREFILL else row["batch"],
-        batch=row["batch"],
-        context=row["isl"],
-        ops=ops,
-        total=sum(ops.values()) if len(ops) == len(LAYER_OPS) else None,
-        head=row["lm"],
-        is_fitted=True,
-        attention_kv_heads=_ATTENTION_KV_HEADS.get(spec.model),
-    )
+    def fault(self, column: str, value: object, reason: str, remedy: str) -> None:
+        self.findings.append(Finding(self.file, self.number, column, str(value), reason, remedy))
+
+    def gpu(self, only: str, *, is_alone: bool) -> str:
+        label = self.row["system"]
+        try:
+            name = self.catalog.gpu_names.encode(label, scope="efficiency")
+        except CoralError as error:
+            if only and is_alone:
+                return only
+            self.fault("system", label, error.message, error.remedy or "use a GPU of the catalog")
+            return ""
+        if only not in ("", name):
+            self.fault("system", label, f"is {name}, not {only}", "give the rows of one GPU only")
+        return name
+
+    def model(self) -> ModelSpec | None:
+        label = self.row["model"]
+        try:
+            return self.catalog.model(_MODEL_NAMES.get(label.lower(), label))
+        except UnknownNameError:
+            known = [text for model in self.catalog.models.values() for text in (model.model, model.alias)]
+            self.fault("model", label, "unknown model", close_matches_remedy(label, known))
+            return None
+
+    def ops(self, spec: ModelSpec | None) -> dict[str, float]:
+        ops = {op: self.row[op] for op in LAYER_OPS if self.row[op] is not None}
+        if not ops and self.row["lm"] is None:
+            self.fault("gemm", "", "nothing was measured in this row", "fill at least one of " + ", ".join(LAYER_OPS))
+        if spec is None:
+            return ops
+        there = {"gemm": True, "attn": True, "moe": spec.is_moe, "ar": self.row["tp"] > 1}
+        for op, is_there in there.items():
+            if is_there and ops.get(op) == 0:
+                self.fault(op, 0, "takes no time", "leave it blank where it was not measured")
+            elif not is_there and ops.get(op, 0) != 0:
+                self.fault(op, ops[op], f"{spec.model} at tp {self.row['tp']} has no such operation", "write 0")
+        return ops
+
+    def read(self, only: str, *, is_alone: bool) -> LayerTime | None:
+        row, gpu, spec = self.row, self.gpu(only, is_alone=is_alone), self.model()
+        ops = self.ops(spec)
+        if self.findings or spec is None:
+            return None
+        phase, batch, context = Phase(row["phase"]), row["batch"], row["isl"]
+        return LayerTime(
+            source="", row=self.number, gpu=gpu, model=spec, weight_dtype=spec.shipped_dtype, tp=row["tp"], phase=phase,
+            tokens=batch * context if phase is Phase.PREFILL else batch, batch=batch, context=context, ops=ops,
+            total=sum(ops.values()) if len(ops) == len(LAYER_OPS) else None, head=row["lm"], is_fitted=True,
+            attention_kv_heads=_ATTENTION_KV_HEADS.get(spec.model),
+        )  # fmt: skip
 
 
 def shared_layer_grid(catalog: Catalog) -> tuple[LayerTime, ...]:
@@ -212,8 +222,9 @@ def _helix_llama(hidden: int, intermediate: int, heads: int, kv_heads: int, laye
 class StepTime:
     """A measured whole: ``ms`` per decode step (what a user waits for between tokens), or of a first token.
 
-    ``input_tokens``/``output_tokens`` are the requests' lengths, ``batch`` how many were decoded at once. ``draws_likeliest``:
-    the engine applied the model's own top-p or top-k (vLLM does by itself since its first 2025 releases).
+    ``input_tokens``/``output_tokens`` are the requests' lengths, ``batch`` how many were decoded at once. ``is_fitted``: a
+    constant of the model was fitted to this row. ``draws_likeliest``: the engine applied the model's own top-p or top-k
+    (vLLM does by itself since its first 2025 releases).
     """
 
     source: str
@@ -228,6 +239,7 @@ class StepTime:
     output_tokens: int
     ms: float
     draws_likeliest: bool = True
+    is_fitted: bool = False
 
 
 _POINT_GPUS = {"a10g": "A10G", "l4": "L4", "a100_80g": "A100-80GB-SXM", "a100_40g": "A100-40GB-SXM"}

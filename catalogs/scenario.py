@@ -9,7 +9,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from catalogs.catalog import Catalog, load_catalog
+from catalogs.catalog import Catalog, load_catalog, read_efficiencies
 from catalogs.demand import planned_rate
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
 from catalogs.feeds import DemandWindow
@@ -145,6 +145,8 @@ def _validate_feed(path: Path) -> list[Finding]:
 
     tables = {"offers": "own_offers", "availability": "availability", "quotas": "quotas", "demand": "demand"}
     measured = {"measured": RATES, "calibration": CALIBRATION}
+    if "efficiency" in path.stem:
+        return list(read_efficiencies(path, path.name, load_catalog().gpu_names)[1])
     for stem, table in {**tables, **measured}.items():
         if stem in path.stem:
             if table in (RATES, CALIBRATION):
@@ -152,7 +154,7 @@ def _validate_feed(path: Path) -> list[Finding]:
             feed = read_feed(path, table, load_catalog(), path.name)
             feed = check_own_offers(feed) if table == "own_offers" else feed
             return [*feed.errors, *feed.rejects]
-    remedy = "name it after what it holds: " + ", ".join(f"{stem}.csv" for stem in (*tables, *measured))
+    remedy = "name it after what it holds: " + ", ".join(f"{stem}.csv" for stem in (*tables, *measured, "efficiency"))
     return [Finding(path.name, 0, "", "", "cannot tell what table this is", remedy)]
 
 

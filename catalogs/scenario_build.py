@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from catalogs import feeds as own
-from catalogs.catalog import Catalog
+from catalogs.catalog import Catalog, read_efficiencies
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, close_matches_remedy
 from catalogs.ids import split_node_config
 from catalogs.measured import CALIBRATION, RATES, Calibration, MeasuredRate, read_own_measurements
@@ -27,7 +27,7 @@ from catalogs.scenario import (
 from catalogs.scenario_schema import ModelSection, OffersSection, PolicySection, Scenario
 from catalogs.scenario_yaml import Key, ScenarioDraft, read_scenario_file
 from catalogs.supply import Capacity, Supply, choose_offers, node_configs_of, quota_limits
-from catalogs.types import Lengths, ModelSpec, NodeConfig, Offer, Workload
+from catalogs.types import Efficiency, Lengths, ModelSpec, NodeConfig, Offer, Workload
 
 Result = tuple[LoadedScenario | None, list[Finding], list[Finding]]
 
@@ -52,6 +52,7 @@ class _Builder:
         self.check_duplicates(resolved)
         windows = self.read_demand()
         capacity = self.read_capacity(supply)
+        self.catalog = replace(self.catalog, efficiencies={**self.catalog.efficiencies, **self.read_efficiencies()})
         measured = self.read_measured([spec for _, _, spec, _ in resolved], configs)
         scenario = self.draft.whole
         self.check_spot()
@@ -311,6 +312,13 @@ class _Builder:
         rates, derates, faults = read_own_measurements(files, catalog, configs)
         self.errors += faults
         return tuple(r for r in rates if r.model in served), tuple(d for d in derates if d.model in served)
+
+    def read_efficiencies(self) -> dict[str, Efficiency]:
+        """The user's own factors. A fault refuses the file."""
+        file = self.file_of("efficiency")
+        found, faults = read_efficiencies(*file, self.catalog.gpu_names) if file else ({}, ())
+        self.errors += faults
+        return found
 
     def file_of(self, name: str) -> tuple[Path, str] | None:
         """The file that a section names, and how messages call it; None where there is none."""

@@ -160,8 +160,8 @@ class FileSection(Section):
 
 
 class Scenario(Section):
-    """A whole scenario file. ``profiles``: measured node rates that replace modelled ones; ``calibration``: de-ratings per
-    GPU and model from benchmarks."""
+    """A whole scenario file. ``efficiency``: factors of GPUs of one's own, in place of the shipped ones; ``profiles``:
+    measured node rates that replace modelled ones; ``calibration``: de-ratings per GPU and model from benchmarks."""
 
     schema_version: Annotated[Literal[1], Field(alias="schema")]
     id: Annotated[str, Field(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
@@ -174,5 +174,6 @@ class Scenario(Section):
     availability: AvailabilitySection
     quotas: FileSection | None = None
     demand: FileSection | None = None
+    efficiency: FileSection | None = None
     profiles: FileSection | None = None
     calibration: FileSection | None = None

@@ -312,6 +312,9 @@ _STEPS = {
     ("meta-llama/Llama-3.1-70B", "fp8"): ("meta-llama/Meta-Llama-3.1-70B", "fp8"),
 }
 
+# What a sort of the logits costs was fitted to these runs (tasks/profiling/kernels.py).
+SAMPLING_FITTED_TO = ("meta-llama/Meta-Llama-3.1-70B", "H100-SXM")
+
 
 def silicon_steps(catalog: Catalog, gpus: Iterable[str]) -> tuple[StepTime, ...]:
     """Measured decode steps of vLLM serving whole requests, tensor-parallel, of models in formats we have factors for.
@@ -345,4 +348,5 @@ def _step(line: Row, known: tuple[str, str], gpu: str, catalog: Catalog, concurr
     return StepTime(
         f"serving runs, {model.alias} {dtype}", gpu, model, dtype, f"vLLM {line['backend_version']}".strip(),
         int(line["tp_size"]), Phase.DECODE, concurrency * share, input_tokens, output_tokens, step_ms,
+        is_fitted=(model.model, gpu) == SAMPLING_FITTED_TO,
     )  # fmt: skip

@@ -150,7 +150,7 @@ def check_steps(
     efficiencies: Mapping[str, Efficiency],
     settings: ProfileSettings,
 ) -> Checked:
-    """Errors on whole steps of serving engines; no factor was fitted to any of them."""
+    """Errors on whole steps of serving engines."""
     tally = _Tally({}, {})
     for row in rows:
         eff = efficiencies.get(row.gpu)
@@ -160,7 +160,9 @@ def check_steps(
             tally.notes[f"{row.source}: first tokens of several requests at once wait for one another: left out"] = None
         else:
             op = STEP if row.phase is Phase.DECODE else FIRST_TOKEN
-            tally.add(row, HELD_OUT, op, step_ms(row, gpus[row.gpu], eff, settings), row.ms)
+            tally.add(
+                row, FITTED if row.is_fitted else HELD_OUT, op, step_ms(row, gpus[row.gpu], eff, settings), row.ms
+            )
     return tally.table()
 
 

@@ -67,18 +67,27 @@ def layer_errors(rows: Sequence[Row], gpu: Gpu, eff: Efficiency) -> dict[str, fl
     return {line.phase: line.mape / 100 for line in table.lines if line.op == LAYER and line.split == FITTED}
 
 
-def left_out_errors(rows: Sequence[Row], gpu: Gpu, die: GpuDie, *, source: str, as_of: date) -> dict[str, float]:
-    """Mean relative error of whole layers per phase over models that the fit has not seen: each model in turn is left
-    out, the rest fitted. Empty where there is one model only, or where the rest do not suffice."""
+def left_out_errors(
+    rows: Sequence[Row], gpu: Gpu, die: GpuDie, *, source: str, as_of: date
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """Mean relative error of whole layers per phase over models that the fit has not seen, and these models: each in turn
+    is left out, the rest fitted. A model whose format nothing else has cannot be told; with one model there is none."""
     models = {row.model.model for row in rows}
     found: dict[str, list[tuple[float, int]]] = {}
+    told: list[str] = []
     for name in sorted(models) if len(models) > 1 else ():
         rest, mine = [r for r in rows if r.model.model != name], [r for r in rows if r.model.model == name]
         eff = fit_gpu(rest, gpu, die, source=source, as_of=as_of)
         # A format or a tensor parallelism that only this model was measured in has no factors without it.
-        for phase, error in layer_errors(mine, gpu, eff).items():
+        errors = layer_errors(mine, gpu, eff)
+        told += [name] if errors else []
+        for phase, error in errors.items():
             found.setdefault(phase, []).append((error, sum(row.phase == phase for row in mine)))
-    return {phase: float(np.average(*np.array(errors).T)) for phase, errors in found.items()}
+    means = {
+        phase: sum(error * count for error, count in parts) / sum(count for _, count in parts)
+        for phase, parts in found.items()
+    }
+    return means, tuple(told)
 
 
 def _blank(gpu: Gpu, die: GpuDie, source: str, as_of: date) -> Efficiency:

@@ -125,7 +125,7 @@ def prefill_attention_ms(flop: Number, io_bytes: Number, launches: Number, peak:
     """Attention over prompts. ``launches`` are the small kernels before it: rotary embedding with the cache write, and
     the norms of queries and keys where a model has them."""
     compute = flop / (peak.flop_per_ms * f.mfu)
-    return compute + f.passes * io_bytes / peak.bytes_per_ms + f.tau_prefill_ms + f.prep_ms * launches
+    return np.asarray(compute + f.passes * io_bytes / peak.bytes_per_ms + f.tau_prefill_ms + f.prep_ms * launches)
 
 
 def decode_attention_ms(
@@ -201,11 +201,11 @@ def sampling_ms(rows: Number, vocabulary: float, peak: Peak) -> Floats:
 
 def quantise_ms(n: Number, width: Number, launch_ms: float, peak: Peak) -> Floats:
     """Turning activations [n, width] from 16 bits to 8 before a product: read two bytes, write one."""
-    return 3 * n * width / peak.bytes_per_ms + launch_ms
+    return np.asarray(3 * n * width / peak.bytes_per_ms + launch_ms)
 
 
 def element_wise_ms(
     n: Number, hidden: Number, inner: Number, peak: Peak, per_hidden: float, per_inner: float
 ) -> Floats:
     """Norms and residuals over the hidden width, gating over the dense inner width: two bytes a value."""
-    return 2 * n * (per_hidden * hidden + per_inner * inner) / peak.bytes_per_ms
+    return np.asarray(2 * n * (per_hidden * hidden + per_inner * inner) / peak.bytes_per_ms)
