@@ -140,7 +140,7 @@ class Lake:
         *,
         read_only: bool = False,
         create: bool = True,
-        lock_timeout_s: float = 30.0,
+        lock_timeout_s: float | None = None,
     ) -> Lake:
         """Open the lake in ``root``; for writing, create it where there is none (unless ``create`` is False).
 
@@ -159,7 +159,7 @@ class Lake:
         return cls(path, _connect(path, read_only=read_only), read_only=read_only)
 
     @contextmanager
-    def write(self, what: str, *, lock_timeout_s: float = 30.0) -> Iterator[duckdb.DuckDBPyConnection]:
+    def write(self, what: str, *, lock_timeout_s: float | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
         """One transaction under the write lock: all of it is committed, or none. ``what`` is its commit message.
 
         Raises LakeError when another process keeps the lock longer than ``lock_timeout_s`` (naming its pid), when the
@@ -222,7 +222,7 @@ def _connect(root: Path, *, read_only: bool) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _create(root: Path, lock_timeout_s: float) -> None:
+def _create(root: Path, lock_timeout_s: float | None) -> None:
     """Create all tables and views in one transaction, then the version file. Safe against a race and a crash."""
     with lake_errors(root):
         (root / SHARD_SCHEMA).mkdir(parents=True, exist_ok=True)

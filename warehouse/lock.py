@@ -9,19 +9,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from catalogs.errors import LakeError
+from catalogs.errors import CoralError, LakeError
 
 LOCK_FILE = "write.lock"
+TIMEOUT_VARIABLE = "CORAL_LOCK_TIMEOUT_S"
+_DEFAULT_TIMEOUT_S = 30.0
 _POLL_S = 0.05
 
 
+def default_timeout_s() -> float:
+    """How long a writer waits for another: environment variable CORAL_LOCK_TIMEOUT_S, else 30 s. Raises CoralError."""
+    text = os.environ.get(TIMEOUT_VARIABLE, "")
+    if not text:
+        return _DEFAULT_TIMEOUT_S
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise CoralError(f"{TIMEOUT_VARIABLE}={text!r} is not a number of seconds", remedy="write 30, or unset it")
+    return value
+
+
 @contextmanager
-def write_lock(root: Path, what: str, timeout_s: float = 30.0) -> Iterator[None]:
+def write_lock(root: Path, what: str, timeout_s: float | None = None) -> Iterator[None]:
     """Hold the write lock of the lake in ``root``; the file names holder and purpose.
 
-    Raises LakeError (exit 6) after ``timeout_s``, naming the process that holds it. Two handles of one process exclude
-    each other as well; the lock is not re-entrant.
+    Raises LakeError (exit 6) after ``timeout_s`` (None: :func:`default_timeout_s`), naming the process that holds it. Two
+    handles of one process exclude each other as well; the lock is not re-entrant.
     """
+    timeout_s = default_timeout_s() if timeout_s is None else timeout_s
     descriptor = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         _acquire(descriptor, root, timeout_s)

@@ -33,7 +33,7 @@ def publish_plan(
     reference: ReferenceInputs | None = None,
     *,
     by: str = "coral",
-    lock_timeout_s: float = 30.0,
+    lock_timeout_s: float | None = None,
 ) -> PublishResult:
     """Publish ``plan`` as the scenario's next version, unless its decision is the current version's; log the run.
 
@@ -65,13 +65,13 @@ def publish_plan(
     return PublishResult(version, outcome, stays)
 
 
-def log_run(lake: Lake, run: AllocationRun, log: RunLog, *, lock_timeout_s: float = 30.0) -> None:
+def log_run(lake: Lake, run: AllocationRun, log: RunLog, *, lock_timeout_s: float | None = None) -> None:
     """Log a run that publishes nothing: held, or failed."""
     with lake.write(f"log run {run.run_id}", lock_timeout_s=lock_timeout_s) as connection:
         _insert_run(connection, run, log)
 
 
-def log_rejects(lake: Lake, ingest_id: str, rejects: Sequence[Reject], *, lock_timeout_s: float = 30.0) -> int:
+def log_rejects(lake: Lake, ingest_id: str, rejects: Sequence[Reject], *, lock_timeout_s: float | None = None) -> int:
     """Record input rows that were set aside; once per ``ingest_id``. Returns how many were written."""
     with lake.write(f"log rejects of {ingest_id}", lock_timeout_s=lock_timeout_s) as connection:
         if connection.execute("SELECT 1 FROM main.rejects WHERE ingest_id = ?", [ingest_id]).fetchone():
@@ -82,7 +82,7 @@ def log_rejects(lake: Lake, ingest_id: str, rejects: Sequence[Reject], *, lock_t
 
 
 def set_plan_state(
-    lake: Lake, scenario_id: str, plan_version: int, state: PlanState, *, by: str, lock_timeout_s: float = 30.0
+    lake: Lake, scenario_id: str, plan_version: int, state: PlanState, *, by: str, lock_timeout_s: float | None = None
 ) -> None:
     """Add an event to the life of a plan version (approved, applied); the plan itself never changes."""
     with lake.write(

@@ -61,7 +61,7 @@ def register_library(
     build: BuildRecord,
     reference: ReferenceInputs | None = None,
     *,
-    lock_timeout_s: float = 60.0,
+    lock_timeout_s: float | None = None,
 ) -> str:
     """Register a library with its files and make it the current one of ``library.library_key``; returns its hash.
 
@@ -86,13 +86,13 @@ def register_library(
     return content
 
 
-def log_build(lake: Lake, build: BuildRecord, *, lock_timeout_s: float = 30.0) -> None:
+def log_build(lake: Lake, build: BuildRecord, *, lock_timeout_s: float | None = None) -> None:
     """Record a build that registers nothing: a failed one."""
     with lake.write(f"log build {build.build_id}", lock_timeout_s=lock_timeout_s) as connection:
         _record_build(connection, build)
 
 
-def make_current(lake: Lake, library_key: str, library_id: str, *, lock_timeout_s: float = 30.0) -> None:
+def make_current(lake: Lake, library_key: str, library_id: str, *, lock_timeout_s: float | None = None) -> None:
     """Make a registered library the current one of a key (a roll-back, or a second scenario that shares it)."""
     with lake.write(f"make {library_id} current for {library_key}", lock_timeout_s=lock_timeout_s) as connection:
         if not connection.execute("SELECT 1 FROM main.library_rows WHERE library_id = ?", [library_id]).fetchone():

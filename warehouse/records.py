@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from catalogs.types import Availability, Basis, ModelSpec, NodeConfig, Offer, Quota, Workload
-from tasks.allocation.plan import Plan
+
+if TYPE_CHECKING:
+    from tasks.allocation.plan import Plan  # pydantic, which SQL has no use for
 
 
 def utc_now() -> datetime:

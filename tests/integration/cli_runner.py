@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 
-def coral(*args: str | Path, cwd: Path, timeout_s: float = 300, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    """The finished process; stdout and stderr are text."""
+def coral(
+    *args: str | Path, cwd: Path, timeout_s: float = 300, stdin: str = "", variables: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The finished process; stdout and stderr are text. ``variables`` are added to its environment."""
     code = "import sys; from flows.cli import main; sys.exit(main())"
-    env = {**os.environ, "PYTHONSAFEPATH": "1", "COLUMNS": "100", "CORAL_LAKE": ""}
+    env = {**os.environ, "PYTHONSAFEPATH": "1", "COLUMNS": "100", "CORAL_LAKE": "", **(variables or {})}
     return subprocess.run(
         [sys.executable, "-c", code, *map(str, args)],
         cwd=cwd,

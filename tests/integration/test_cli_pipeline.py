@@ -181,6 +181,7 @@ def test_a_lake_under_lock_exits_6_and_publishes_nothing(folder: Path) -> None:
 
     rewrite(folder / "my/demand.csv", "09:00:00Z,8", "09:00:00Z,80")
     with write_lock(folder / ".coral", "a test", 1.0):
-        done = coral("allocate", "-s", SCENARIO, "--publish", cwd=folder)
+        done = coral("allocate", "-s", SCENARIO, "--publish", cwd=folder, variables={"CORAL_LOCK_TIMEOUT_S": "0.5"})
     assert done.returncode == 6, done.stderr
+    assert "waited 0.5 s" in done.stderr
     assert versions(folder) == [1]

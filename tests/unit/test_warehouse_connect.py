@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from warehouse_cases import QWEN, new_lake, register, templates
 
-from catalogs.errors import LakeError
+from catalogs.errors import CoralError, LakeError
 from warehouse import connect
 from warehouse.connect import CATALOG_FILE, VERSION_FILE, Lake
 from warehouse.land import write_shard
@@ -220,3 +220,20 @@ def test_connections_fetch_nothing_by_themselves() -> None:
     with connect.new_connection() as connection:
         names = ["autoinstall_known_extensions", "autoload_known_extensions", "python_enable_replacements"]
         assert [connection.execute(f"SELECT current_setting('{n}')").fetchone()[0] for n in names] == [False] * 3
+
+
+def test_the_environment_says_how_long_a_writer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CORAL_LOCK_TIMEOUT_S", "0.2")
+    with (
+        write_lock(tmp_path, "first"),
+        pytest.raises(LakeError, match=r"waited 0\.2 s"),
+        write_lock(tmp_path, "second"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "nan", "inf"])
+def test_a_lock_timeout_that_is_no_time_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setenv("CORAL_LOCK_TIMEOUT_S", text)
+    with pytest.raises(CoralError, match="CORAL_LOCK_TIMEOUT_S"), write_lock(tmp_path, "x"):
+        pass
