@@ -204,7 +204,8 @@ def _solve_shortage(
             return _cheapest(
                 problem, columns, target, needed, first.counts, theta_upper, limits, clock, note, goal_solver
             )
-        note = _join(note, "no common share above 0 can be served to every model; what there is goes by weight")
+        known = "can be served to every model" if theta_upper <= _NO_SHARE else "was found in time"
+        note = _join(note, f"no common share above 0 {known}; what there is goes by weight")
     second = goal_solver(problem, columns, Goal.SHORTAGE, Target(), limits, clock, None)
     if second.counts is None:
         return no_plan(SolveStatus.ERROR, clock.spent(), second.note or "no answer to the shortage was found in time")

@@ -46,17 +46,15 @@ class CoverRow:
 
 
 def cover_rows(problem: AllocationProblem, models: list[ModelBlocks], duals: Duals, grid: Grid) -> list[CoverRow]:
-    """Rows per model and per phase of it, at the best duals (they lift the relaxation to the covers' bound) and at none."""
+    """Rows per model and per phase of it at the best duals: they lift the relaxation to the covers' bound."""
     ids = [c.workload_id for c in problem.candidates]
+    prices = dual_prices(problem, duals.supply, duals.budget)
     rows = []
-    for prices in (dual_prices(problem, duals.supply, duals.budget), dual_prices(problem, duals.supply * 0.0, 0.0)):
-        for model in models:
-            phases = tuple(ids.index(w) for w in model.demand.workload_ids)
-            rows.append(CoverRow(phases, prices, lower_bound(model, prices, grid)))
-            if len(phases) > 1:
-                rows += [
-                    CoverRow((w,), prices, workload_lower_bound(model, p, prices, grid)) for p, w in enumerate(phases)
-                ]
+    for model in models:
+        phases = tuple(ids.index(w) for w in model.demand.workload_ids)
+        rows.append(CoverRow(phases, prices, lower_bound(model, prices, grid)))
+        if len(phases) > 1:
+            rows += [CoverRow((w,), prices, workload_lower_bound(model, p, prices, grid)) for p, w in enumerate(phases)]
     return [row for row in rows if math.isfinite(row.least) and row.least > 0]
 
 
