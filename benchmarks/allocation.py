@@ -1,7 +1,7 @@
 """Times and gaps of the allocator: ``python benchmarks/allocation.py [core|extended|many] [--seeds N] [--monolith]``.
 
 Per supply level: the share of seeded instances within the gap asked for, the worst gap, median and worst seconds (wall
-clock and processor), over problems of :mod:`benchmarks.allocation_instances`. ``--monolith`` runs the paper's ILP beside
+clock and processor), over problems of :mod:`allocation_instances`. ``--monolith`` runs the paper's ILP beside
 it, with as much time as the covers solver took.
 """
 
@@ -15,9 +15,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parent))  # also where PYTHONSAFEPATH leaves it out
 
-from benchmarks.allocation_instances import CORE, EXTENDED, Shape, make_instance
+from allocation_instances import CORE, EXTENDED, Shape, make_instance
+
 from tasks.allocation.checker import check_result
 from tasks.allocation.covers.solver import solve_covers
 from tasks.allocation.ilp import solve_ilp
