@@ -106,7 +106,7 @@ def frontier(counts: NDArray[np.int16], milli: NDArray[np.int64]) -> NDArray[np.
 def _frontier_kernel():  # type: ignore[no-untyped-def]
     import numba
 
-    @numba.njit(cache=True)
+    @numba.njit
     def kernel(counts, power, keys, best, by_size, keep):  # type: ignore[no-untyped-def]
         k = counts.shape[1]
         digit = np.zeros(k, dtype=np.int64)
