@@ -121,5 +121,16 @@ def _show(document: dict[str, Any], as_json: bool) -> None:
 
 
 def _validate(as_json: bool) -> None:
-    """Not here yet."""
-    raise NotImplementedError
+    """The comparison with measurements on stdout; what was left out, and why, on stderr."""
+    from flows.cli_progress import show_progress
+    from flows.render_simulation import validation_lines
+    from flows.validate_simulation import validate
+
+    with show_progress() as progress:
+        document = validate(progress)
+    if as_json:
+        put_json(document)
+        return
+    put_lines(validation_lines(document))
+    for note in document["notes"]:
+        say(f"note: {note}")

@@ -109,3 +109,32 @@ def _percent(value: float | None) -> str:
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else number(value)
+
+
+def validation_lines(document: Row) -> list[Line]:
+    """The whole of ``coral simulate --validate``."""
+    lines = [Line("The simulator against what was measured", "bold")]
+    rows = [
+        (
+            row["set"], row["case"], row["what"], f"{number(row['measured'])} {row['unit']}",
+            f"{number(row['simulated'])} {row['unit']}", f"{row['error_pct']:+.1f} %",
+        )
+        for row in document["rows"]
+    ]  # fmt: skip
+    header = ("set", "case", "what", "measured", "simulated", "error")
+    lines += [Line(text) for text in table(header, rows, right=(3, 4, 5))]
+    lines += [Line(""), Line("Errors", "bold")]
+    rows = [
+        (
+            row["set"], row["kind"], str(row["n"]), f"{row['mean_abs_error_pct']:.1f} %",
+            f"{row['mean_error_pct']:+.1f} %", f"{row['largest_error_pct']:+.1f} %",
+        )
+        for row in document["summary"]
+    ]  # fmt: skip
+    header = ("set", "kind", "comparisons", "mean size", "mean", "largest")
+    lines += [Line(text) for text in table(header, rows, right=(2, 3, 4, 5))]
+    own = f"Helix's own simulator is {document['helix_simulator_vs_prototype_pct']:.1f} % off its prototype on average."
+    lines += [Line(f"  {own}"), Line(""), Line("Not validated", "bold")]
+    for text in document["unvalidated"]:
+        lines += [Line(part) for part in textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")]
+    return lines
