@@ -1,0 +1,172 @@
+"""What a lake no longer needs: libraries that nothing uses, and files that no library names.
+
+Kept are the current library of every key, one that was current or built within the days asked for, and what a kept plan
+needs: its library and the libraries that hold a template it runs. A plan is kept while it is not superseded, while it is
+its scenario's newest, and for the days asked for after it was superseded. Plan documents and logs of runs are never
+deleted, whatever becomes of the library they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import duckdb
+
+from warehouse.catalog_faults import lake_errors
+from warehouse.connect import Lake, transaction
+from warehouse.land import DAMAGED_FOLDER, remove_temporaries, shard_folder
+from warehouse.lock import write_lock
+from warehouse.records import ShardKind, utc_now
+
+_KEYS = "keys"
+_CATALOG_FILES = "__ducklake_metadata_lake.ducklake_data_file"
+_TO_DELETE = "__ducklake_metadata_lake.ducklake_files_scheduled_for_deletion"
+
+# Libraries that must stay; $cutoff = the moment before which things are old.
+_NEEDED = """
+    WITH events AS (
+        SELECT library_id, lead(since) OVER (PARTITION BY library_key ORDER BY sequence) AS until
+        FROM main.current_libraries
+    ), kept_plans AS (
+        SELECT scenario_id, plan_version, library_id FROM main.plans
+        QUALIFY state <> 'superseded' OR state_since >= $cutoff
+            OR plan_version = max(plan_version) OVER (PARTITION BY scenario_id)
+    ), used_templates AS (
+        SELECT DISTINCT template_id FROM main.plan_instances JOIN kept_plans USING (scenario_id, plan_version)
+    ), used_shards AS (
+        SELECT DISTINCT shard_id FROM shards.solved_templates JOIN used_templates USING (template_id)
+    )
+    SELECT library_id FROM events WHERE until IS NULL OR until >= $cutoff
+    UNION SELECT library_id FROM main.library_rows WHERE built_at >= $cutoff
+    UNION SELECT library_id FROM kept_plans
+    UNION SELECT library_id FROM main.shards JOIN used_shards USING (shard_id)"""
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """What is not needed: ids of libraries, and files (relative to the lake's root) with their total size in ``bytes``.
+
+    ``kept_libraries`` stay. Temporary files of writers that have ended are removed as well, without being listed.
+    """
+
+    libraries: tuple[str, ...]
+    files: tuple[str, ...]
+    bytes: int
+    kept_libraries: tuple[str, ...]
+
+
+def find_garbage(lake: Lake, keep_days: float, now: datetime | None = None) -> Garbage:
+    """What :func:`collect_garbage` would delete; changes nothing. Raises ValueError for negative days."""
+    if keep_days < 0:
+        raise ValueError(f"keep_days is {keep_days}")
+    cutoff = (now or utc_now()) - timedelta(days=keep_days)
+    with lake_errors(lake.root):
+        needed = {name for (name,) in lake.connection.execute(_NEEDED, {"cutoff": cutoff}).fetchall()}
+        libraries = {name for (name,) in lake.connection.execute("SELECT library_id FROM main.library_rows").fetchall()}
+        dropped, kept = sorted(libraries - needed), sorted(libraries & needed)
+        files = sorted({*_files_of(lake.connection, dropped, kept), *_loose_files(lake, kept, cutoff)})
+    sizes = [(lake.root / name).stat().st_size for name in files if (lake.root / name).is_file()]
+    return Garbage(tuple(dropped), tuple(files), sum(sizes), tuple(kept))
+
+
+def collect_garbage(lake: Lake, keep_days: float, now: datetime | None = None) -> Garbage:
+    """Delete what is not needed, under the write lock; returns what that was.
+
+    Rows go in one transaction; then earlier snapshots of the lake are forgotten and files deleted, so a kill leaves files
+    for the next call and never a row without its file. A build that runs meanwhile and had counted on a deleted file ends
+    with LakeError and finds it missing when repeated. Raises LakeError for a lock that is held.
+    """
+    with write_lock(lake.root, "gc"), lake_errors(lake.root):
+        garbage = find_garbage(lake, keep_days, now)
+        connection = lake.connection
+        # Small deletions would be kept in the catalog, and the file with them.
+        connection.execute("SET ducklake_default_data_inlining_row_limit = 0")
+        if garbage.libraries:
+            with transaction(connection, f"gc: drop {len(garbage.libraries)} libraries"):
+                _delete_rows(connection, garbage.libraries)
+        connection.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
+        _spare_files_in_use(connection)
+        connection.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
+        for name in garbage.files:
+            (lake.root / name).unlink(missing_ok=True)
+        remove_temporaries(lake.root)
+    return garbage
+
+
+def _files_of(connection: duckdb.DuckDBPyConnection, dropped: Sequence[str], kept: Sequence[str]) -> set[str]:
+    """Paths of the files of ``dropped`` libraries that no ``kept`` one shares."""
+    return _paths(connection, dropped) - _paths(connection, kept)
+
+
+def _paths(connection: duckdb.DuckDBPyConnection, libraries: Sequence[str]) -> set[str]:
+    rows = connection.execute(
+        """
+        WITH given AS (SELECT library_id, profile_set_id FROM main.library_rows WHERE list_contains($ids, library_id))
+        SELECT path FROM main.shards WHERE list_contains($ids, library_id)
+        UNION SELECT path FROM main.frontiers WHERE list_contains($ids, library_id)
+        UNION SELECT path FROM main.profile_sets WHERE profile_set_id IN (SELECT profile_set_id FROM given)""",
+        {"ids": list(libraries)},
+    ).fetchall()
+    return {path for (path,) in rows}
+
+
+def _loose_files(lake: Lake, kept: Sequence[str], cutoff: datetime) -> Iterator[str]:
+    """Old files that no library names: landed by builds that ended early, set aside as damaged, keys, servers' logs."""
+    is_old = _older_than(cutoff)
+    known = {name for (name,) in lake.connection.execute(f"SELECT path FROM {_CATALOG_FILES}").fetchall()}  # noqa: S608
+    needed = {Path(name).name for name in _paths(lake.connection, kept)}
+    profiles = set()
+    for kind in ShardKind:
+        folder = shard_folder(lake.root, kind)
+        for path in folder.glob("*.parquet"):
+            if path.name not in known and path.name not in needed and is_old(path):
+                yield str(path.relative_to(lake.root))
+        yield from (str(p.relative_to(lake.root)) for p in (folder / DAMAGED_FOLDER).glob("*") if is_old(p))
+        if kind is ShardKind.PROFILES:
+            profiles = {name.rsplit("-", 1)[0] for name in needed if (folder / name).is_file()}
+    for path in (lake.root / _KEYS).glob("*"):
+        if is_old(path) and path.read_text().strip() not in profiles:
+            yield str(path.relative_to(lake.root))
+    for path in (lake.root / "prefect").glob("*/*.log"):
+        if is_old(path):
+            yield str(path.relative_to(lake.root))
+
+
+def _older_than(cutoff: datetime) -> Callable[[Path], bool]:
+    return lambda path: path.is_file() and path.stat().st_mtime < cutoff.timestamp()
+
+
+def _delete_rows(connection: duckdb.DuckDBPyConnection, libraries: Sequence[str]) -> None:
+    """Forget ``libraries``: their rows, and the rows of files that no other library names."""
+    ids = [list(libraries)]
+    for table in ("shards", "frontiers", "rate_quantiles", "current_libraries", "library_rows"):
+        connection.execute(f"DELETE FROM main.{table} WHERE list_contains(?, library_id)", ids)  # noqa: S608 - own names
+    connection.execute(
+        "DELETE FROM main.profile_sets WHERE profile_set_id NOT IN (SELECT profile_set_id FROM main.library_rows)"
+    )
+    for table, column, mapping in (
+        ("shards.solved_templates", "shard_id", "shards"),
+        ("shards.profile_rows", "profile_id", "profile_sets"),
+        ("shards.frontier_rows", "frontier_id", "frontiers"),
+        ("main.frontier_slim", "frontier_id", "frontiers"),
+        ("main.frontier_configs", "frontier_id", "frontiers"),
+    ):
+        connection.execute(
+            f"DELETE FROM {table} WHERE {column} NOT IN (SELECT {column} FROM main.{mapping})"  # noqa: S608 - own names
+        )
+
+
+def _spare_files_in_use(connection: duckdb.DuckDBPyConnection) -> None:
+    """Take files that were registered again off the catalog's list of files to delete.
+
+    After a kill between the transaction and the deletion, a build may find such a file and register it once more.
+    """
+    used = connection.execute(f"SELECT path FROM {_CATALOG_FILES} WHERE end_snapshot IS NULL").fetchall()  # noqa: S608
+    names = {Path(path).name for (path,) in used}
+    listed = connection.execute(f"SELECT data_file_id, path FROM {_TO_DELETE}").fetchall()  # noqa: S608
+    for file_id, path in listed:
+        if Path(path).name in names:
+            connection.execute(f"DELETE FROM {_TO_DELETE} WHERE data_file_id = ?", [file_id])  # noqa: S608
