@@ -56,7 +56,7 @@ class SampleResult:
 def check_sample(job: SampleJob) -> SampleResult:
     """Solve a sample's combinations again by the paper's ILP and compare the rates with the stored ones."""
     from tasks.allocation.types import SolveLimits
-    from tasks.templates.verify import sample_check
+    from tasks.templates.sample import sample_check
 
     started = time.monotonic()
     n, worst, wrong = 0, 0.0, []

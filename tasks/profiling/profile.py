@@ -109,8 +109,8 @@ def best_rates(
     if cells.mode is Mode.CYCLE:
         close_over_cycles(cells.stages == 1, rate, outcome, batch, memory, chosen)
     closed = close_over_layers(rate, outcome)
-    provenance = tuple(_provenance(roofline, layout, node, cells.mode) for layout in layouts)
-    rel_error = tuple(_rel_error(eff, ground, cells) for ground in provenance)
+    provenance = tuple(provenance_of(roofline, layout, node, cells.mode) for layout in layouts)
+    rel_error = tuple(rel_error_of(eff, ground, cells) for ground in provenance)
     return ConfigRates(node, layouts, provenance, rel_error, closed, batch, memory, chosen, outcome)
 
 
@@ -139,14 +139,15 @@ def close_over_layers(rate: NDArray[np.float64], outcome: NDArray[np.int8]) -> N
     return closed
 
 
-def _provenance(roofline: Roofline, layout: Layout, node: NodeConfig, mode: Mode) -> Provenance:
+def provenance_of(roofline: Roofline, layout: Layout, node: NodeConfig, mode: Mode) -> Provenance:
+    """The weakest ground of what a layout's rates rest on."""
     # A network nobody states is a guess, and in cycle mode it can be what limits the node.
     if node.network_gbit_per_s is None and mode is Mode.CYCLE:
         return Provenance.DERIVED
     return roofline.provenance(layout.tp)
 
 
-def _rel_error(eff: Efficiency, ground: Provenance, cells: Cells) -> float:
+def rel_error_of(eff: Efficiency, ground: Provenance, cells: Cells) -> float:
     """The error on held-out models; where a factor was borrowed nobody measured it on this GPU, so no less than the error
     assumed of what is not measured."""
     phase = "prefill" if cells.workload.phase is Phase.PREFILL else "decode"

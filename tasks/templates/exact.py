@@ -56,6 +56,19 @@ class SolvedBatch:
         return Placement(counts, rate, int(self.cycle_index[row]), placed)
 
 
+def empty_batch(counts: NDArray[np.int8], n_max: int) -> SolvedBatch:
+    """A batch in which nothing is feasible, to be filled."""
+    n = len(counts)
+    return SolvedBatch(
+        counts,
+        np.zeros(n, np.int64),
+        np.zeros(n, np.int8),
+        np.full(n, -1, np.int8),
+        np.full((n, n_max), -1, np.int8),
+        np.zeros((n, n_max), np.int16),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedCurves:
     """Curves for at most ``n_max`` nodes as the kernel reads them: ``solo`` [K, C] is one stage of all layers, the rest
@@ -141,9 +154,17 @@ def prepare(curves: RateCurves, n_max: int) -> PreparedCurves:
     return PreparedCurves(curves, n_max, *(np.ascontiguousarray(array) for array in arrays))
 
 
-def solve_many(curves: RateCurves | PreparedCurves, counts: NDArray[np.integer]) -> SolvedBatch:
+def solve_many(
+    curves: RateCurves | PreparedCurves,
+    counts: NDArray[np.integer],
+    *,
+    one_node_per_stage: bool = False,
+    least_layers: int = 1,
+) -> SolvedBatch:
     """Solve combinations ``counts`` [N, K] (node counts per configuration of ``curves``, at most 8 nodes a row).
 
+    ``one_node_per_stage`` allows pipelines of as many stages as nodes only: no data parallelism between nodes. A stage of a
+    pipeline holds at least ``least_layers``; rates of fewer count as bounds only.
     Runs in the calling thread without the GIL. Raises ValueError for counts of another width, negative or too large.
     """
     n_configs = len((curves.curves if isinstance(curves, PreparedCurves) else curves).node_configs)
@@ -155,22 +176,15 @@ def solve_many(curves: RateCurves | PreparedCurves, counts: NDArray[np.integer])
     ready = curves if isinstance(curves, PreparedCurves) else prepare(curves, n_max)
     if n_max > ready.n_max:
         raise ValueError(f"curves are prepared for at most {ready.n_max} nodes, a combination has {n_max}")
-    tables = partition_tables(max(n_max, 1))
+    tables = partition_tables(max(n_max, 1), one_node_per_stage=one_node_per_stage)
     rows = np.ascontiguousarray(counts, dtype=np.int8)
-    n = len(rows)
     pairs_up_to = np.searchsorted(ready.pair_stages, np.arange(max(n_max, 1) + 1), side="right")
-    out = SolvedBatch(
-        rows,
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int8),
-        np.full(n, -1, np.int8),
-        np.full((n, n_max), -1, np.int8),
-        np.zeros((n, n_max), np.int16),
-    )
+    out = empty_batch(rows, n_max)
     kernel.solve_rows(
         rows,
         pattern_index(rows, tables),
         ready.curves.layers,
+        least_layers,
         ready.solo,
         ready.pair_stages,
         ready.pair_cycle,

@@ -1,8 +1,8 @@
 """Machine-code core of the exact placement: solves combinations one after the other without the GIL.
 
-Letters: k node configuration, p a (stage count S >= 2, cycle) pair, L all layers, j layers of a stage, t the rate that
-is tested, g a group of nodes, ``cap(g, t)`` the most layers g can hold at rate >= t; place 0 first, 1 mid, 2 last, 3 the
-best of the three. Rates are int64 milli-tok/s.
+Letters: k node configuration, p a (stage count S >= 2, cycle) pair, L all layers, j layers of a stage (``least`` or more),
+t the rate that is tested, g a group of nodes, ``cap(g, t)`` the most layers g can hold at rate >= t; place 0 first, 1 mid,
+2 last, 3 the best of the three. Rates are int64 milli-tok/s.
 
 In the search ``rate`` and ``most`` are flat: the combination's i-th type has its rates for a place and j layers at
 ``rate[row[i] + place * width + j]`` (width = L + 1) and the most layers with a rate at ``most[most_row[i] + place]``.
@@ -35,8 +35,10 @@ def group_rate(rate, row, start, end, member, amount, at):  # type: ignore[no-un
 
 
 @inlined
-def group_cap(rate, most, row, most_row, start, end, member, amount, place, width, t, limit):  # type: ignore[no-untyped-def]
-    """Most layers j <= limit at which every node of the group is feasible and their rates sum to >= t; 0 if none."""
+def group_cap(  # type: ignore[no-untyped-def]
+    rate, most, row, most_row, start, end, member, amount, place, width, t, least, limit
+):
+    """Most layers j in least..limit at which all nodes of the group are feasible and their rates sum to >= t; 0 if none."""
     hi = limit
     for e in range(start, end):
         hi = min(hi, most[most_row[member[e]] + place])
@@ -50,7 +52,7 @@ def group_cap(rate, most, row, most_row, start, end, member, amount, place, widt
                 lo = middle
             else:
                 hi = middle
-    return lo
+    return lo if lo >= least else 0
 
 
 @kernel
@@ -82,7 +84,7 @@ def choose_ends(first, mid, last, S, L, ends):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def trim(rate, row, first_entry, member, amount, parts, q, width, S, L, ends, split):  # type: ignore[no-untyped-def]
+def trim(rate, row, first_entry, member, amount, parts, q, width, S, L, least, ends, split):  # type: ignore[no-untyped-def]
     """Lower ``split`` (caps at a feasible rate) to sum to L, the slowest stage first; the rate of the slowest stage.
 
     For fixed places this is the max-min split: a stage slower than the optimum must give up layers in any better one.
@@ -97,7 +99,7 @@ def trim(rate, row, first_entry, member, amount, parts, q, width, S, L, ends, sp
         if at >= S:
             slow = -1
             for s in range(S):
-                if split[s] > 1 and (slow < 0 or now[s] < now[slow]):
+                if split[s] > least and (slow < 0 or now[s] < now[slow]):
                     slow = s
             split[slow] -= 1
             total -= 1
@@ -112,7 +114,7 @@ def trim(rate, row, first_entry, member, amount, parts, q, width, S, L, ends, sp
 
 @kernel
 def place_partition(  # type: ignore[no-untyped-def]
-    rate, most, row, most_row, first_entry, member, amount, parts, q, zero, width, S, L, t, caps, stamps, version,
+    rate, most, row, most_row, first_entry, member, amount, parts, q, zero, width, S, L, least, t, caps, stamps, version,
     work, ends, split
 ):
     """Rate (>= t) of a max-min split of one partition, or 0 if it cannot reach t. Fills ``ends`` and ``split``.
@@ -120,7 +122,7 @@ def place_partition(  # type: ignore[no-untyped-def]
     The places are those that hold the most layers at t; other places may reach more, so try again above the result.
     ``work`` [3, n_max] is scratch space; ``caps``, ``stamps``, ``version`` are those of :func:`search_pair`.
     """
-    limit = L - S + 1
+    limit = L - (S - 1) * least
     for s in range(S):
         g = parts[q, s]
         if stamps[g - zero, FIRST] != version:
@@ -129,7 +131,7 @@ def place_partition(  # type: ignore[no-untyped-def]
                 if place != MID or S > 2:
                     caps[g - zero, place] = group_cap(
                         rate, most, row, most_row, first_entry[g], first_entry[g + 1], member, amount, place, width,
-                        t, limit
+                        t, least, limit
                     )
                 else:
                     caps[g - zero, place] = 0
@@ -140,13 +142,13 @@ def place_partition(  # type: ignore[no-untyped-def]
     for s in range(S):
         place = FIRST if s == ends[0] else (LAST if s == ends[1] else MID)
         split[s] = work[place, s]
-    return trim(rate, row, first_entry, member, amount, parts, q, width, S, L, ends, split)
+    return trim(rate, row, first_entry, member, amount, parts, q, width, S, L, least, ends, split)
 
 
 @kernel
 def search_pair(  # type: ignore[no-untyped-def]
-    rate, most, row, most_row, first_entry, member, amount, parts, q_start, q_end, zero, width, S, L, t, caps, stamps,
-    version, work, best_ends, best_split
+    rate, most, row, most_row, first_entry, member, amount, parts, q_start, q_end, zero, width, S, L, least, t, caps,
+    stamps, version, work, best_ends, best_split
 ):
     """Best partition of one combination for one (S, cycle) with a rate of at least ``t``.
 
@@ -154,7 +156,7 @@ def search_pair(  # type: ignore[no-untyped-def]
     in each place, ``stamps`` tell of which ``version`` (BEST: its own; FIRST: of the three places). ``zero`` is the
     number of the pattern's first group; ``best_ends``, ``best_split`` receive the layout.
     """
-    limit = L - S + 1
+    limit = L - (S - 1) * least
     found, found_part = 0, -1
     split, ends = np.zeros(best_split.shape[0], np.int64), np.zeros(2, np.int64)
     version += 1
@@ -167,14 +169,14 @@ def search_pair(  # type: ignore[no-untyped-def]
                 stamps[g - zero, BEST] = version
                 caps[g - zero, BEST] = group_cap(
                     rate, most, row, most_row, first_entry[g], first_entry[g + 1], member, amount, BEST, width, t,
-                    limit
+                    least, limit
                 )
             total += caps[g - zero, BEST]
         reached = 0
         if total >= L:
             reached = place_partition(
-                rate, most, row, most_row, first_entry, member, amount, parts, q, zero, width, S, L, t, caps, stamps,
-                version, work, ends, split
+                rate, most, row, most_row, first_entry, member, amount, parts, q, zero, width, S, L, least, t, caps,
+                stamps, version, work, ends, split
             )
         if reached == 0:
             q += 1
@@ -280,7 +282,7 @@ def best_single_stage(solo, types, nodes, d):  # type: ignore[no-untyped-def]
 
 @kernel
 def solve_rows(  # type: ignore[no-untyped-def]
-    counts, patterns, L, solo, pair_stages, pair_cycle, pairs_up_to, rate, most, weight, tail, shift, group_start,
+    counts, patterns, L, least, solo, pair_stages, pair_cycle, pairs_up_to, rate, most, weight, tail, shift, group_start,
     first_entry, member, amount, part_start, part_count, parts, out_rate, out_stages, out_cycle, out_slot_stage,
     out_layers
 ):
@@ -302,9 +304,11 @@ def solve_rows(  # type: ignore[no-untyped-def]
     for r in range(counts.shape[0]):
         d = sort_types(counts, r, types, nodes)
         n = nodes[:d].sum()
-        best, out_cycle[r] = best_single_stage(solo, types, nodes, d)
-        best_pair, best_part = -1, -1
         pairs, pattern = pairs_up_to[n], patterns[r]
+        best, out_cycle[r] = 0, -1
+        if part_count[pattern, 1] > 0:
+            best, out_cycle[r] = best_single_stage(solo, types, nodes, d)
+        best_pair, best_part = -1, -1
         upper_bounds(weight, types, nodes, d, pairs, bounds, slopes)
         for _ in range(pairs):
             p = int(np.argmax(bounds[:pairs]))
@@ -322,8 +326,8 @@ def solve_rows(  # type: ignore[no-untyped-def]
             q = part_start[pattern, S]
             found, part, version = search_pair(
                 flat_rate, flat_most, rate_row, most_row, first_entry, member, amount, parts, q, q +
-                part_count[pattern, S], group_start[pattern], width, S, L, t, caps, stamps, version, work, new_ends,
-                new_split
+                part_count[pattern, S], group_start[pattern], width, S, L, least, t, caps, stamps, version, work,
+                new_ends, new_split
             )
             if found > 0:
                 best, best_pair, best_part = found, p, part

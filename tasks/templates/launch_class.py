@@ -10,6 +10,14 @@ from tasks.templates.types import LaunchClass
 LAUNCH_CLASSES: tuple[str, ...] = tuple(launch.value for launch in LaunchClass)
 """Codes of :func:`launch_classes` index this tuple."""
 
+LAUNCHABLE: frozenset[str] = frozenset({LaunchClass.A.value, LaunchClass.B1.value})
+"""Classes that stock engines launch as planned.
+
+B2 is not among them: nobody has shown it to start (ranks over unequal nodes), and its nodes differ in inner stages, so that
+the plan gives them micro-batches of different sizes, while an engine passes one size through all ranks: planned rates
+would not be reached within the SLO.
+"""
+
 
 def launch_classes(
     slot_stage: NDArray[np.integer],

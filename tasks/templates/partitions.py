@@ -73,9 +73,12 @@ def partitions(pattern: tuple[int, ...], stages: int) -> list[tuple[int, ...]]:
     return sorted(_splits(pattern, stages, len(groups) - 1, number))
 
 
-@lru_cache(maxsize=4)
-def partition_tables(n_max: int) -> PartitionTables:
-    """Tables for combinations of 1..``n_max`` nodes. Raises ValueError outside 1..``MAX_NODES``."""
+@lru_cache(maxsize=8)
+def partition_tables(n_max: int, *, one_node_per_stage: bool = False) -> PartitionTables:
+    """Tables for combinations of 1..``n_max`` nodes; ``one_node_per_stage`` leaves out all other partitions.
+
+    Raises ValueError for ``n_max`` outside 1..``MAX_NODES``.
+    """
     if not 1 <= n_max <= MAX_NODES:
         raise ValueError(f"n_max is {n_max}: placements are solved for 1 to {MAX_NODES} nodes")
     patterns = tuple(p for n in range(1, n_max + 1) for p in integer_partitions(n))
@@ -89,7 +92,7 @@ def partition_tables(n_max: int) -> PartitionTables:
         group_start.append(zero)
         entries += [[(i, held) for i, held in enumerate(group) if held] for group in _groups(pattern)]
         for stages in range(1, sum(pattern) + 1):
-            found = partitions(pattern, stages)
+            found = [] if one_node_per_stage and stages < sum(pattern) else partitions(pattern, stages)
             part_start[row, stages], part_count[row, stages] = len(part_rows), len(found)
             part_rows += [tuple(zero + g for g in part) + (0,) * (n_max - stages) for part in found]
     flat = np.array([pair for group in entries for pair in group], np.int64)

@@ -52,18 +52,21 @@ def combination_ids(counts: NDArray[np.int8], node_configs: tuple[str, ...]) -> 
     return pc.binary_join_element_wise(*columns, "+", null_handling="skip")
 
 
-def template_ids(shard_id: str, combinations: list[str]) -> list[str]:
-    """``template_id`` = h(shard_id, combination_id), for many combinations of one shard."""
+def template_ids(shard_id: str, combinations: list[str], restriction: str = "") -> list[str]:
+    """``template_id`` = h(shard_id, combination_id), or h(shard_id, combination_id, restriction) for the best placement
+    under a restriction, for many combinations of one shard."""
     stem = hashlib.sha256(f"[{canonical_json(shard_id)},".encode())
+    end = f",{canonical_json(restriction)}]" if restriction else "]"
     ids = []
     for combination in combinations:
         digest = stem.copy()
-        digest.update(f"{canonical_json(combination)}]".encode())
+        digest.update(f"{canonical_json(combination)}{end}".encode())
         ids.append(digest.hexdigest()[:16])
     return ids
 
 
-def _select(batch: SolvedBatch, rows: NDArray[np.int64]) -> SolvedBatch:
+def select_rows(batch: SolvedBatch, rows: NDArray[np.integer] | NDArray[np.bool_]) -> SolvedBatch:
+    """Some rows of a batch."""
     return SolvedBatch(*(getattr(batch, name)[rows] for name in SolvedBatch.__slots__))
 
 
@@ -130,19 +133,19 @@ def _stage_lists(batch: SolvedBatch, members: _Members, names: pa.Array) -> pa.L
     return _lists(batch.n_stages.astype(np.int64), _struct(STAGE_TYPE, per_stage))
 
 
-def template_table(shard_id: str, batch: SolvedBatch, workload: WorkloadCurves) -> pa.Table:
+def template_table(shard_id: str, batch: SolvedBatch, workload: WorkloadCurves, restriction: str = "") -> pa.Table:
     """Rows (TEMPLATE_SCHEMA) of all combinations with a rate, sorted by ``combination_id``.
 
-    ``batch.counts`` refer to ``workload.curves.node_configs``, which must be sorted. A template's provenance is the
-    weakest of its nodes', its ``rel_error`` the largest.
+    ``batch.counts`` refer to ``workload.curves.node_configs``, which must be sorted. ``restriction`` goes into the ids. A
+    template's provenance is the weakest of its nodes', its ``rel_error`` the largest.
     """
     names = workload.curves.node_configs
-    batch = _select(batch, np.flatnonzero(batch.throughput_mtok_per_s > 0))
+    batch = select_rows(batch, np.flatnonzero(batch.throughput_mtok_per_s > 0))
     if len(batch.counts) == 0:
         return TEMPLATE_SCHEMA.empty_table()
     ids = combination_ids(batch.counts, names)
     order = pc.sort_indices(ids).to_numpy().astype(np.int64)
-    ids, batch = ids.take(pa.array(order)), _select(batch, order)
+    ids, batch = ids.take(pa.array(order)), select_rows(batch, order)
     n = len(ids)
     name_array = pa.array(names, pa.string())
     members = _members(batch, workload)
@@ -158,7 +161,7 @@ def template_table(shard_id: str, batch: SolvedBatch, workload: WorkloadCurves) 
     cycle_ms = workload.curves.cycle_ms[batch.n_stages.astype(np.int64) - 1, batch.cycle_index]
     columns = [
         pa.repeat(pa.scalar(shard_id, pa.string()), n),
-        pa.array(template_ids(shard_id, ids.to_pylist()), pa.string()),
+        pa.array(template_ids(shard_id, ids.to_pylist(), restriction), pa.string()),
         pa.repeat(pa.scalar(workload.curves.workload_id, pa.string()), n),
         ids,
         pa.array(batch.counts.sum(axis=1, dtype=np.int16)),

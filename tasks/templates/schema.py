@@ -1,7 +1,9 @@
 """Shard files: one row per solved template, its nodes and stages nested so that one file is the whole template.
 
 A row holds nothing that depends on the library it is published in: a shard is shared by every library whose inputs for
-it are equal, byte for byte. ``template_id`` = h(shard_id, combination_id).
+it are equal, byte for byte. A combination has its best placement, with ``template_id`` = h(shard_id, combination_id), and
+where stock engines cannot launch that one (``launch_class`` B2 or C) perhaps also the best they can (class B1), with
+``template_id`` = h(shard_id, combination_id, "launchable"). Rows are sorted by combination, the best placement first.
 """
 
 from __future__ import annotations

@@ -25,12 +25,13 @@ from tasks.templates.combinations import (
     memory_mib,
     require_room,
 )
-from tasks.templates.curves import WorkloadCurves, config_hashes, workload_curves
-from tasks.templates.exact import SolvedBatch, solve_many
-from tasks.templates.ilp import IlpStatus, solve_ilp
+from tasks.templates.curves import WorkloadCurves, config_hashes, launch_curves, workload_curves
+from tasks.templates.exact import solve_many
+from tasks.templates.ilp import solve_ilps
+from tasks.templates.launchable import LaunchableSolver
 from tasks.templates.rows import template_table
 
-SOLVER_VERSION = "1"
+SOLVER_VERSION = "2"
 """Part of every shard's id: raise it when the same inputs would give other rows."""
 SLICE_WORK_S = 5.0
 _ILP_WORK_S = 2.0
@@ -76,6 +77,7 @@ class LibraryLimits:
 
 def plan_shards(
     profiles: pa.Table,
+    launch: pa.Table | None = None,
     *,
     layers: int,
     weight_bytes: int,
@@ -86,9 +88,11 @@ def plan_shards(
 ) -> tuple[ShardSpec, ...]:
     """Shards of one workload, in the order of their GPU sets and slices.
 
-    ``profiles``: the workload's rows (PROFILE_SCHEMA); ``memory_gib``: GPU memory per node configuration; ``sold_sets``:
-    what each region sells; ``what`` names the workload in messages. Configurations without a feasible rate, or that
-    nobody sells, take no part. Raises :class:`NothingFitsError` where no combination can hold the model.
+    ``profiles``: the workload's rows (PROFILE_SCHEMA); ``launch``: those of launchable layouts (see
+    :func:`~tasks.templates.curves.launch_curves`), None = only the best placement of each combination; ``memory_gib``:
+    GPU memory per node configuration; ``sold_sets``: what each region sells; ``what`` names the workload in messages.
+    Configurations without a feasible rate, or that nobody sells, take no part. Raises :class:`NothingFitsError` where no
+    combination can hold the model.
     """
     if limits.solver not in ("exact", "ilp"):
         raise ValueError(f"solver is {limits.solver!r}, not exact or ilp")
@@ -109,7 +113,7 @@ def plan_shards(
     work = estimated_work_s(skeleton.n_nodes, skeleton.n_types, workload.curves.cycle_ms, layers, limits.solver)
     masks, inverse, number = np.unique(skeleton.group_mask, return_inverse=True, return_counts=True)
     total_work = np.bincount(inverse.reshape(-1), weights=work, minlength=len(masks))
-    hashes = config_hashes(workload)
+    hashes = config_hashes(workload, _launch_curves(workload, launch))
     specs = []
     for mask, count, seconds in zip(masks.tolist(), number.tolist(), total_work.tolist(), strict=True):
         members = [k for k in range(len(names)) if mask >> gpu_of[k] & 1]
@@ -219,41 +223,18 @@ def shard_counts(spec: ShardSpec) -> NDArray[np.int8]:
     return counts
 
 
-def _solve_ilps(workload: WorkloadCurves, counts: NDArray[np.int8]) -> SolvedBatch:
-    """The reference solver in place of the exact one. Raises RuntimeError where an ILP hits its time limit."""
-    n, width = len(counts), int(counts.sum(axis=1).max(initial=1))
-    batch = SolvedBatch(
-        counts,
-        np.zeros(n, np.int64),
-        np.zeros(n, np.int8),
-        np.full(n, -1, np.int8),
-        np.full((n, width), -1, np.int8),
-        np.zeros((n, width), np.int16),
-    )
-    for row in range(n):
-        result = solve_ilp(workload.curves, tuple(counts[row].tolist()))
-        if result.status is IlpStatus.TIME_LIMIT:
-            raise RuntimeError(f"the placement ILP of {counts[row].tolist()} hit its time limit; use the exact solver")
-        placement = result.placement
-        batch.throughput_mtok_per_s[row] = placement.throughput_mtok_per_s
-        batch.n_stages[row], batch.cycle_index[row] = len(placement.stages), placement.cycle_index
-        for s, stage in enumerate(placement.stages):
-            batch.stage_layers[row, s] = stage.layer_end - stage.layer_start + 1
-            batch.slot_stage[row, list(stage.nodes)] = s
-    return batch
+def solve_shards(specs: Sequence[ShardSpec], profiles: pa.Table, launch: pa.Table | None = None) -> list[pa.Table]:
+    """Solve shards of one workload: a table (TEMPLATE_SCHEMA) each, with one or two rows per feasible combination.
 
-
-def solve_shards(specs: Sequence[ShardSpec], profiles: pa.Table) -> list[pa.Table]:
-    """Solve shards of one workload: a table (TEMPLATE_SCHEMA, sorted by ``combination_id``) each.
-
-    Combinations without a feasible placement have no row: ``spec.n_combinations`` - rows is their number. Raises
-    ValueError when ``profiles`` is not the table the shards were planned with.
+    Raises ValueError when ``profiles`` or ``launch`` are not the tables the shards were planned with.
     """
     tables: list[pa.Table] = []
     if not specs:
         return tables
     workload = workload_curves(profiles, specs[0].layers)
-    hashes = config_hashes(workload)
+    degrees = _launch_curves(workload, launch)
+    hashes = config_hashes(workload, degrees)
+    launchable = {solver: LaunchableSolver(degrees, by_ilp=solver == "ilp") for solver in ("exact", "ilp")}
     for spec in specs:
         stale = [
             name for name, key in zip(spec.node_configs, spec.config_hashes, strict=True) if hashes.get(name) != key
@@ -261,11 +242,16 @@ def solve_shards(specs: Sequence[ShardSpec], profiles: pa.Table) -> list[pa.Tabl
         if stale or spec.workload_id != workload.curves.workload_id:
             raise ValueError(f"shard {spec.shard_id} was planned with other profiles ({spec.workload_id}, {stale[:3]})")
         part, counts = workload.take(spec.node_configs), shard_counts(spec)
-        batch = solve_many(part.curves, counts) if spec.solver == "exact" else _solve_ilps(part, counts)
-        tables.append(template_table(spec.shard_id, batch, part))
+        batch = solve_many(part.curves, counts) if spec.solver == "exact" else solve_ilps(part.curves, counts)
+        best = template_table(spec.shard_id, batch, part)
+        tables.append(launchable[spec.solver].added_to(best, spec.shard_id, counts, spec.node_configs))
     return tables
 
 
-def solve_shard(spec: ShardSpec, profile_table: pa.Table) -> pa.Table:
+def _launch_curves(workload: WorkloadCurves, launch: pa.Table | None) -> dict[int, WorkloadCurves]:
+    return {} if launch is None else launch_curves(workload, launch)
+
+
+def solve_shard(spec: ShardSpec, profiles: pa.Table, launch: pa.Table | None = None) -> pa.Table:
     """One shard; see :func:`solve_shards`."""
-    return solve_shards([spec], profile_table)[0]
+    return solve_shards([spec], profiles, launch)[0]

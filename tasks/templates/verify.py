@@ -1,12 +1,10 @@
-"""Independent checks of solved templates: against the profile rows themselves, and against the ILP on a sample.
+"""Independent check of solved templates against the profile rows themselves.
 
 Nothing here uses the solver's arrays: rates and layouts are joined from the profiles table by their keys.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,24 +13,13 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from catalogs.ids import combination_id
-from tasks.allocation.types import SolveLimits
-from tasks.templates.curves import curves_from_profiles, to_mtok_per_s
-from tasks.templates.ilp import IlpStatus, solve_ilp
-from tasks.templates.shards import ShardSpec, shard_counts
+from tasks.templates.curves import to_mtok_per_s
+from tasks.templates.launch_class import LAUNCHABLE
+from tasks.templates.types import LaunchClass
 
 _SHARE_TOLERANCE = 1e-12
 _LAYOUT = ("tp", "pp", "replicas", "batch")
-
-
-@dataclass(frozen=True, slots=True)
-class SampleCheck:
-    """Outcome of :func:`sample_check`: ``n`` combinations compared, the largest relative difference, those of which the
-    ILP hit its time limit (not compared), and the ids of combinations that differ."""
-
-    n: int
-    max_rel_diff: float
-    n_time_limits: int
-    differing: tuple[str, ...]
+_CELL = ["node_config", "stages", "position", "cycle", "layers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +62,21 @@ def _explode(table: pa.Table) -> _Exploded:
     )
 
 
-def verify_templates(templates: pa.Table, profiles: pa.Table, layers: int) -> tuple[str, ...]:
+def verify_templates(
+    templates: pa.Table, profiles: pa.Table, layers: int, launch: pa.Table | None = None
+) -> tuple[str, ...]:
     """What is wrong with solved templates of one workload (TEMPLATE_SCHEMA), one line per kind of fault; empty = nothing.
 
     Checks that stages cover layers 0..layers-1 exactly once in order, in the right positions; that every node of the
-    combination serves exactly one stage; that each member has its profile row's rate (rounded down to milli-tok/s, more
-    than 0) and layout; that shares are parts of the stage's rate; and that the template's rate is the least of its stages.
+    combination serves exactly one stage; that each member has the rate (rounded down to milli-tok/s, more than 0) and the
+    layout of its row in ``profiles``, or for class B1 in ``launch``; that shares are parts of the stage's rate; that the
+    template's rate is the least of its stages; and that a second template of a combination is a launchable one beside a
+    faster or equal one that is not.
     """
     if templates.num_rows == 0:
         return ()
     flat = _explode(templates)
-    rate_faults, layout_faults = _profile_faults(flat, profiles)
+    rate_faults, layout_faults = _profile_faults(flat, profiles, launch)
     faults = {
         "layers are not covered exactly once": _layer_faults(flat, layers),
         "a stage is in the wrong position": _position_faults(flat),
@@ -94,6 +85,7 @@ def verify_templates(templates: pa.Table, profiles: pa.Table, layers: int) -> tu
         "a node's layout is not that of its profile row": layout_faults,
         "the rate is not the least of the stages' rates": _rate_faults(flat),
         "shares are not parts of the stage's rate": _share_faults(flat),
+        "a second template of a combination is not a launchable one that the first is not": _second_faults(flat),
     }
     ids = templates["combination_id"]
     return tuple(
@@ -154,7 +146,9 @@ def _node_faults(flat: _Exploded) -> NDArray[np.bool_]:
     return bad | np.array([combination_id(nodes) != text for nodes, text in zip(held, ids, strict=True)])
 
 
-def _profile_faults(flat: _Exploded, profiles: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def _profile_faults(
+    flat: _Exploded, profiles: pa.Table, launch: pa.Table | None
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Templates with a member whose rate, or whose layout, differs from its profile row."""
     stage = flat.member_stage
     row = flat.stage_row[stage]
@@ -169,8 +163,26 @@ def _profile_faults(flat: _Exploded, profiles: pa.Table) -> tuple[NDArray[np.boo
             "layers": held,
         }
     )
-    keys = ["node_config", "stages", "position", "cycle", "layers"]
-    known = pa.table(
+    joined = wanted.join(_profile_rows(profiles), _CELL, join_type="left outer").sort_by("index")
+    bad_rate, bad_layout = _differences(flat, joined)
+    if launch is not None and launch.num_rows:
+        for name in ("tp", "pp", "replicas"):
+            wanted = wanted.append_column(name, pa.array(flat.member(name), pa.int8()))
+        rows = _profile_rows(launch)
+        joined = wanted.join(rows, [*_CELL, "tp", "pp", "replicas"], join_type="left outer").sort_by("index")
+        for name in ("tp", "pp", "replicas"):
+            joined = joined.set_column(joined.schema.get_field_index(name), name, pa.array(flat.member(name)))
+        else_rate, else_layout = _differences(flat, joined)
+        may_differ = (np.array(flat.table["launch_class"].to_pylist()) == LaunchClass.B1.value)[row]
+        explained = may_differ & ~else_rate & ~else_layout
+        bad_rate, bad_layout = bad_rate & ~explained, bad_layout & ~explained
+    n = flat.table.num_rows
+    return np.bincount(row[bad_rate], minlength=n) > 0, np.bincount(row[bad_layout], minlength=n) > 0
+
+
+def _profile_rows(profiles: pa.Table) -> pa.Table:
+    """Profile rows with their keys in the types of ``wanted``."""
+    return pa.table(
         {
             "node_config": profiles["node_config"].cast(pa.string()),
             "stages": profiles["stages"].cast(pa.int64()),
@@ -181,14 +193,30 @@ def _profile_faults(flat: _Exploded, profiles: pa.Table) -> tuple[NDArray[np.boo
             **{name: profiles[name] for name in _LAYOUT},
         }
     )
-    joined = wanted.join(known, keys, join_type="left outer").sort_by("index")
-    tok_per_s = joined["rate"].fill_null(0.0).to_numpy()
+
+
+def _differences(flat: _Exploded, joined: pa.Table) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Members whose rate, and whose layout, is not that of the row joined to them."""
     rate = flat.member("throughput_mtok_per_s")
-    bad_rate = np.bincount(row[(to_mtok_per_s(tok_per_s) != rate) | (rate <= 0)], minlength=flat.table.num_rows) > 0
-    bad_layout = np.zeros(len(stage), bool)
+    bad_rate = (to_mtok_per_s(joined["rate"].fill_null(0.0).to_numpy()) != rate) | (rate <= 0)
+    bad_layout = np.zeros(len(rate), bool)
     for name in _LAYOUT:
         bad_layout |= joined[name].fill_null(-1).to_numpy().astype(np.int64) != flat.member(name)
-    return bad_rate, np.bincount(row[bad_layout], minlength=flat.table.num_rows) > 0
+    return bad_rate, bad_layout
+
+
+def _second_faults(flat: _Exploded) -> NDArray[np.bool_]:
+    """Combinations with two templates of which not exactly the slower one is launchable, or with more than two."""
+    _, combination = np.unique(np.array(flat.table["combination_id"].to_pylist()), return_inverse=True)
+    number = np.bincount(combination)
+    is_launchable = np.isin(np.array(flat.table["launch_class"].to_pylist()), sorted(LAUNCHABLE))
+    rate = flat.row("throughput_mtok_per_s")
+    free, bound = np.zeros(len(number), np.int64), np.zeros(len(number), np.int64)
+    np.maximum.at(free, combination[~is_launchable], rate[~is_launchable])
+    np.maximum.at(bound, combination[is_launchable], rate[is_launchable])
+    launchable = np.bincount(combination, weights=is_launchable)
+    bad = (number > 2) | ((number == 2) & ((launchable != 1) | (bound > free)))
+    return bad[combination]
 
 
 def _stage_sums(flat: _Exploded) -> NDArray[np.int64]:
@@ -208,54 +236,3 @@ def _share_faults(flat: _Exploded) -> NDArray[np.bool_]:
     part = flat.member("throughput_mtok_per_s") / np.maximum(_stage_sums(flat), 1)[flat.member_stage]
     row = flat.stage_row[flat.member_stage]
     return np.bincount(row[~(np.abs(share - part) <= _SHARE_TOLERANCE)], minlength=flat.table.num_rows) > 0
-
-
-def sample_check(
-    specs: Sequence[ShardSpec],
-    templates: pa.Table,
-    profiles: pa.Table,
-    *,
-    size: int = 24,
-    seed: int = 1,
-    max_nodes: int = 3,
-    limits: SolveLimits | None = None,
-    time_s: float = float("inf"),
-) -> SampleCheck:
-    """Re-solve a seeded sample of one workload's combinations of at most ``max_nodes`` nodes by the ILP and compare.
-
-    ``templates`` holds the solved rows of all ``specs`` (only ``combination_id`` and ``throughput_mtok_per_s`` are read);
-    a combination without a row counts as rate 0, so wrongly missing ones are found too. Differences are relative to the
-    larger of the two rates. The smallest combinations come first; once ``time_s`` have passed no other one is begun.
-    """
-    deadline = time.monotonic() + time_s
-    curves = curves_from_profiles(profiles, specs[0].layers) if specs else None
-    known = dict(
-        zip(templates["combination_id"].to_pylist(), templates["throughput_mtok_per_s"].to_pylist(), strict=True)
-    )
-    candidates: list[tuple[str, dict[str, int]]] = []
-    for spec in specs:
-        if len(spec.gpus) > max_nodes:
-            continue
-        counts = shard_counts(spec)
-        for row in counts[counts.sum(axis=1) <= max_nodes].tolist():
-            nodes = {name: count for name, count in zip(spec.node_configs, row, strict=True) if count}
-            candidates.append((combination_id(nodes), nodes))
-    candidates.sort(key=lambda item: item[0])
-    chosen = np.random.default_rng(seed).permutation(len(candidates))[:size]
-    worst, limits_hit, compared, differing = 0.0, 0, 0, []
-    for at in sorted(chosen.tolist(), key=lambda at: (sum(candidates[at][1].values()), at)):
-        if compared and time.monotonic() > deadline:
-            break
-        text, nodes = candidates[at]
-        assert curves is not None
-        result = solve_ilp(curves, tuple(nodes.get(name, 0) for name in curves.node_configs), limits)
-        rate, exact = result.placement.throughput_mtok_per_s, known.get(text, 0)
-        if result.status is IlpStatus.TIME_LIMIT and rate <= exact:
-            limits_hit += 1
-            continue
-        compared += 1
-        difference = abs(rate - exact) / max(rate, exact, 1)
-        worst = max(worst, difference)
-        if difference > 0:
-            differing.append(text)
-    return SampleCheck(compared, worst, limits_hit, tuple(differing))

@@ -271,8 +271,10 @@ class Oracle:
         passes = math.floor(cycles - 1 + 1e-9) if stages == 1 else cycles - stages - 1
         return math.ceil(isl / passes - 1e-9) if passes > 0 else 1 << 30
 
-    def best_rate(self, layers: int, stages: int, where: str, cycle_ms: float) -> float:
-        """Tokens per second of the cell, 0 where nothing fits (network ignored)."""
+    def best_rate(
+        self, layers: int, stages: int, where: str, cycle_ms: float, only: tuple[int, int, int] | None = None
+    ) -> float:
+        """Tokens per second of the cell, 0 where nothing fits (network ignored); ``only``: of one (tp, pp, replicas)."""
         best, spec, lengths, settings = 0.0, self.spec, self.work.lengths, self.settings
         sizes = range(1, settings.max_prefill_tokens + 1) if self.is_prefill else settings.cuda_graph_batch_sizes
         count = self.node.gpu_count
@@ -281,6 +283,8 @@ class Oracle:
                 continue
             for pp in (p for p in range(1, count // tp + 1) if (count // tp) % p == 0 and p <= layers):
                 layout = (tp, pp, count // tp // pp)
+                if only not in (None, layout):
+                    continue
                 if self.is_prefill:
                     chunk = self.chunk(layers, stages, where, cycle_ms)
                     own = min(chunk, math.ceil(lengths.input_at_percentile))

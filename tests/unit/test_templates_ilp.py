@@ -32,6 +32,20 @@ def test_equals_the_exact_placement(block: int) -> None:
     assert solved >= 5
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_a_believed_rate_changes_nothing_be_it_right_or_wrong(seed: int) -> None:
+    rng = np.random.default_rng(200 + seed)
+    curves = random_curves(rng, configs=3, layers=8, stages=3, cycles=2, top=10**6)
+    counts = tuple(int(count) for count in np.bincount(rng.integers(0, 3, 3), minlength=3))
+    exact = solve_exact(curves, counts).throughput_mtok_per_s
+    for believed in (exact, exact + 1, exact // 2, 3 * exact + 5):
+        result = solve_ilp(curves, counts, at_least=believed)
+        assert result.placement.throughput_mtok_per_s == exact
+        assert result.status is (IlpStatus.OPTIMAL if exact else IlpStatus.INFEASIBLE)
+        if exact:
+            assert recomputed_rate(curves, result.placement) == exact
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_equals_brute_force(seed: int) -> None:
     rng = np.random.default_rng(100 + seed)

@@ -19,9 +19,10 @@ from tasks.templates.combinations import enumerate_combinations
 from tasks.templates.curves import workload_curves
 from tasks.templates.exact import solve_exact
 from tasks.templates.launch_class import LAUNCH_CLASSES, launch_classes
+from tasks.templates.sample import sample_check
 from tasks.templates.schema import TEMPLATE_SCHEMA
 from tasks.templates.shards import LibraryLimits, ShardSpec, estimate_library, plan_shards, solve_shard, solve_shards
-from tasks.templates.verify import sample_check, verify_templates
+from tasks.templates.verify import verify_templates
 
 LAYERS = 9
 CONFIGS = ("A100x1", "A100x2", "L4x1", "L4x2", "L4x4")
