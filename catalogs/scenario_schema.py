@@ -110,6 +110,13 @@ class LibrarySection(Section):
     mode: Literal["cycle", "paper"] = "cycle"
 
 
+class EngineSection(Section):
+    """The serving engine whose defaults hold; ``version`` None = the newest known."""
+
+    name: Literal["vllm"] = "vllm"
+    version: Annotated[str, Field(strict=True, pattern=r"^\d+(\.\d+){1,3}$")] | None = None
+
+
 class HeadroomSection(Section):
     """Share of a template's throughput that is planned with."""
 
@@ -170,6 +177,7 @@ class Scenario(Section):
     offers: OffersSection
     models: Annotated[list[ModelSection], Field(min_length=1)]
     library: LibrarySection = LibrarySection()
+    engine: EngineSection = EngineSection()
     policy: PolicySection = PolicySection()
     availability: AvailabilitySection
     quotas: FileSection | None = None

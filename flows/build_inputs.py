@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from catalogs.engines import engine_version
 from catalogs.ids import short_hash
 from catalogs.measured import MeasuredRate
 from catalogs.scenario import LoadedScenario, load_scenario
@@ -71,7 +72,8 @@ class BuildInputs:
     def settings_of(self, item: WorkloadInputs) -> ProfileSettings:
         """Profiling settings of a workload: the engine's, with the de-ratings that benchmarks of its model gave."""
         own = [c for c in self.loaded.calibrations if c.model == item.workload.model.model]
-        return ProfileSettings(calibration=tuple((c.gpu, c.phase.value, c.derate) for c in own))
+        engine = engine_version(self.loaded.scenario.engine.name, self.loaded.scenario.engine.version)
+        return ProfileSettings.of_engine(engine, calibration=tuple((c.gpu, c.phase.value, c.derate) for c in own))
 
     def measured_of(self, item: WorkloadInputs) -> tuple[MeasuredRate, ...]:
         """Measured rates of a workload, in the file's order."""

@@ -141,6 +141,7 @@ def _refuse_stale(plan: Plan, known: Mapping[str, Workload]) -> None:
 
 def _hardware(loaded: LoadedScenario, plan: Plan, model: str) -> Hardware:
     """What the plan's nodes are made of, with the de-ratings that benchmarks of ``model`` gave."""
+    from catalogs.engines import engine_version
     from tasks.profiling.memory import ProfileSettings
     from tasks.simulation.build import Hardware
 
@@ -148,12 +149,13 @@ def _hardware(loaded: LoadedScenario, plan: Plan, model: str) -> Hardware:
     catalog = loaded.catalog
     configs = {**catalog.node_configs, **loaded.node_configs}
     gpus = {configs[name].gpu for name in used if name in configs}
+    stated = loaded.scenario.engine
     own = tuple((c.gpu, c.phase.value, c.derate) for c in loaded.calibrations if c.model == model)
     return Hardware(
         {name: configs[name] for name in sorted(used) if name in configs},
         {name: catalog.gpus[name] for name in sorted(gpus)},
         {name: catalog.efficiencies[name] for name in sorted(gpus) if name in catalog.efficiencies},
-        ProfileSettings(calibration=own),
+        ProfileSettings.of_engine(engine_version(stated.name, stated.version), calibration=own),
     )
 
 

@@ -6,10 +6,12 @@ Settings are values an engine version or an operator fixes; each says where it c
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from catalogs.engines import EngineVersion
 from catalogs.types import Gpu, Phase
 from tasks.profiling.shapes import GIB, ModelShape
 
@@ -63,6 +65,11 @@ class ProfileSettings:
     unknown_rel_error: float = 0.25
     # (GPU, phase, de-rating) of the model at hand from benchmarks of one's own; they replace the two stated above.
     calibration: tuple[tuple[str, str, float], ...] = ()
+
+    @classmethod
+    def of_engine(cls, engine: EngineVersion, **others: Any) -> ProfileSettings:
+        """The settings of an engine version; ``others`` as in the constructor."""
+        return cls(gpu_memory_utilization=engine.gpu_memory_utilization, **others)
 
     def derate(self, phase: Phase, gpu: str = "") -> float:
         """The phase's de-rating on ``gpu``: from a benchmark where there is one, else as stated."""
