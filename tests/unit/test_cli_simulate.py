@@ -1,0 +1,202 @@
+"""What ``coral simulate`` makes of its options, and how it says what came out."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from simulate_cases import publish_small_plan
+
+from catalogs.errors import CoralError, InputError, LakeError, UnknownNameError
+from flows.render_simulation import share, simulation_lines, validation_lines
+from flows.simulate_inputs import SimulateInputs, SimulateSettings, resolve
+from flows.simulate_work import SimulateJob, document, is_kept, missing_runs, run_job, runs_of
+
+PHI, GPT = "microsoft/phi-4", "openai/gpt-oss-20b"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("simulate")
+    publish_small_plan(root)
+    return root
+
+
+def inputs_of(folder: Path, **options: Any) -> SimulateInputs:
+    return resolve(SimulateSettings(folder / "scenario.yaml", folder / ".coral", **{"minutes": 1.0, **options}))
+
+
+def trace_file(folder: Path, name: str, rows: list[tuple[Any, ...]], *columns: str) -> Path:
+    path = folder / name
+    lines = [
+        ",".join(columns or ("timestamp_s", "input_tokens", "output_tokens")),
+        *(",".join(map(str, r)) for r in rows),
+    ]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_without_options_it_is_poisson_at_the_planned_rates(folder: Path) -> None:
+    inputs = inputs_of(folder)
+    assert [stream.name for stream in inputs.streams] == ["poisson"]
+    made = {part.model: (part.rate_req_per_s, part.arrival_s) for part in inputs.streams[0].models}
+    assert made == {PHI: (2.0, None), GPT: (2.0, None)}
+    assert any("phi-4 has the stated means, 1155 and 211 tokens" in note for note in inputs.notes)
+
+
+def test_each_trace_is_a_stream_and_a_models_own_trace_is_in_all(folder: Path, tmp_path: Path) -> None:
+    a = trace_file(tmp_path, "a.csv", [(0, 10, 2), (4, 20, 3)])
+    b = trace_file(tmp_path, "b.csv", [(0, 30, 4), (4, 40, 5)])
+    own = trace_file(tmp_path, "own.csv", [(0, 50, 6), (4, 60, 7)])
+    inputs = inputs_of(folder, traces=(str(a), str(b), f"PHI-4={own}"), rates=("3", "gpt-oss-20b=0.5"))
+    assert [stream.name for stream in inputs.streams] == ["a+own", "b+own"]
+    first = {part.model: part for part in inputs.streams[0].models}
+    assert first[PHI].input_tokens.tolist() == [50, 60]
+    assert first[GPT].input_tokens.tolist() == [10, 20]
+    assert (first[PHI].rate_req_per_s, first[GPT].rate_req_per_s) == (3.0, 0.5)
+
+
+def test_poisson_with_a_trace_takes_its_lengths_only(folder: Path, tmp_path: Path) -> None:
+    lengths = tmp_path / "lengths.parquet"
+    pq.write_table(pa.table({"input_tokens": [7, 8], "output_tokens": [2, 3]}), lengths)
+    with pytest.raises(InputError, match=r"lengths\.parquet, timestamp_s: has no arrival times.*--poisson"):
+        inputs_of(folder, traces=(str(lengths),))
+    part = inputs_of(folder, traces=(str(lengths),), is_poisson=True).streams[0].models[0]
+    assert part.arrival_s is None
+    assert part.input_tokens.tolist() == [7, 8]
+
+
+def test_a_trace_that_names_models_is_divided_by_them(folder: Path, tmp_path: Path) -> None:
+    columns = ("timestamp_s", "input_tokens", "output_tokens", "model")
+    trace = trace_file(tmp_path, "t.csv", [(0, 10, 2, "phi-4"), (1, 20, 3, PHI), (2, 30, 4, "phi-4")], *columns)
+    inputs = inputs_of(folder, traces=(str(trace),))
+    parts = {part.model: part for part in inputs.streams[0].models}
+    assert parts[PHI].input_tokens.tolist() == [10, 20, 30]
+    assert parts[GPT].rate_req_per_s == 0.0
+    assert any("no requests of gpt-oss-20b" in note for note in inputs.notes)
+
+
+def test_a_model_of_a_trace_that_is_not_planned_is_named_with_file_row_and_column(folder: Path, tmp_path: Path) -> None:
+    columns = ("timestamp_s", "input_tokens", "output_tokens", "model")
+    trace = trace_file(tmp_path, "t.csv", [(0, 10, 2, "phi-4"), (1, 20, 3, "phi-5")], *columns)
+    with pytest.raises(InputError) as raised:
+        inputs_of(folder, traces=(str(trace),))
+    finding = raised.value.findings[0]
+    assert (finding.file, finding.row, finding.column, finding.value) == ("t.csv", 2, "model", "phi-5")
+    assert "did you mean phi-4" in finding.remedy
+
+
+def test_bad_rows_are_set_aside_and_the_first_is_named(folder: Path, tmp_path: Path) -> None:
+    trace = trace_file(tmp_path, "t.csv", [(0, 10, 2), (1, "x", 3), (2, 30, 4)])
+    notes = inputs_of(folder, traces=(str(trace),)).notes
+    assert any(note.startswith("1 rows set aside, first: t.csv, row 2, input_tokens") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "message"),
+    [
+        ({"plan_version": 7}, UnknownNameError, "unknown plan version '7'"),
+        ({"traces": ("nowhere.csv",)}, InputError, "nowhere.csv: no such file"),
+        ({"traces": ("phi-5=azure-conv",)}, UnknownNameError, "did you mean phi-4"),
+        ({"rates": ("fast",)}, CoralError, "--rate fast: not a rate"),
+        ({"rates": ("-1",)}, CoralError, "--rate -1: not a rate"),
+        ({"rates": ("nan",)}, CoralError, "--rate nan: not a rate"),
+        ({"rates": ("qwen=1",)}, UnknownNameError, "unknown model 'qwen'"),
+        ({"minutes": 0.0}, CoralError, "--minutes"),
+        ({"seeds": 0}, CoralError, "--seeds"),
+    ],
+)
+def test_bad_options_are_expected_outcomes(
+    folder: Path, options: dict[str, Any], kind: type[CoralError], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        inputs_of(folder, **options)
+
+
+def test_all_requests_at_one_moment_are_no_stream(folder: Path, tmp_path: Path) -> None:
+    trace = trace_file(tmp_path, "t.csv", [(3, 10, 2), (3, 20, 2)])
+    with pytest.raises(InputError, match=r"t\.csv, timestamp_s: all requests come at one moment"):
+        inputs_of(folder, traces=(str(trace),))
+
+
+def test_a_plan_for_other_workloads_than_the_scenario_has_is_refused(tmp_path: Path) -> None:
+    scenario = publish_small_plan(tmp_path)
+    scenario.write_text(scenario.read_text().replace("ttft_ms: 1200", "ttft_ms: 1300"))
+    with pytest.raises(CoralError, match=r"other workloads than the scenario has now: phi-4/prefill"):
+        inputs_of(tmp_path)
+
+
+def test_no_lake_and_no_plan_say_what_to_do(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="there is no lake"):
+        resolve(SimulateSettings(folder / "scenario.yaml", tmp_path / ".coral"))
+    with pytest.raises(CoralError, match="run `coral plan --scenario core` first"):
+        resolve(SimulateSettings("core", folder / ".coral"))
+
+
+def test_results_are_named_by_what_decides_them(folder: Path, tmp_path: Path) -> None:
+    one, again = inputs_of(folder), inputs_of(folder)
+    name = one.run_id(one.streams[0], 0)
+    assert name == again.run_id(again.streams[0], 0)
+    others = [
+        one.run_id(one.streams[0], 1),
+        *(
+            made.run_id(made.streams[0], 0)
+            for made in (
+                inputs_of(folder, rates=("3",)),
+                inputs_of(folder, minutes=2.0),
+                inputs_of(folder, counts_transfer=False),
+                inputs_of(folder, traces=(str(trace_file(tmp_path, "t.csv", [(0, 10, 2), (4, 20, 3)])),)),
+            )
+        ),
+    ]
+    assert len({name, *others}) == 1 + len(others)
+
+
+def test_a_run_is_kept_found_again_and_tells_the_same(folder: Path) -> None:
+    inputs = inputs_of(folder)
+    runs = runs_of(inputs, 2)
+    assert len(missing_runs(folder / ".coral", runs)) == 2
+    assert run_job(SimulateJob(folder / ".coral", inputs, tuple(runs))) == 2
+    assert missing_runs(folder / ".coral", runs) == []
+    assert run_job(SimulateJob(folder / ".coral", inputs, tuple(runs))) == 0
+    first = document(folder / ".coral", inputs, runs)
+    assert first["streams"][0]["seeds"] == 2
+    assert is_kept(first)
+    missed = copy.deepcopy(first)
+    missed["streams"][0]["workloads"][0]["is_met"] = False
+    assert not is_kept(missed)
+
+
+def test_the_text_fits_and_marks_what_is_missed(folder: Path) -> None:
+    inputs = inputs_of(folder)
+    runs = runs_of(inputs, 1)
+    run_job(SimulateJob(folder / ".coral", inputs, tuple(runs)))
+    made = document(folder / ".coral", inputs, runs)
+    lines = simulation_lines(made)
+    assert max(len(line.text) for line in lines) <= 110
+    assert lines[-1].text == "every workload keeps its SLO"
+    made["streams"][0]["workloads"][1].update(is_met=False, attained=0.98999)
+    made["streams"][0]["models"][0]["lost"] = {"too_long": 3}
+    lines = simulation_lines(made)
+    text = "\n".join(line.text for line in lines)
+    assert "98.99 %" in text
+    assert "3 requests were longer than any instance's KV memory" in text
+    assert lines[-1].text == "SLO missed by phi-4/decode"
+
+
+def test_a_share_is_never_shown_as_all_when_it_is_not() -> None:
+    assert [share(value) for value in (1.0, 0.999999, 0.0, None)] == ["100.00 %", "99.99 %", "0.00 %", "-"]
+
+
+def test_validation_text_shows_errors_with_their_sign_and_what_is_open() -> None:
+    row = {"set": "S", "case": "c", "what": "w", "unit": "ms", "measured": 100.0, "simulated": 90.0, "error_pct": -10.0}
+    total = {"set": "S", "kind": "latency", "n": 1, "mean_abs_error_pct": 10.0, "mean_error_pct": -10.0,
+             "largest_error_pct": -10.0}  # fmt: skip
+    document = {"rows": [row], "summary": [total], "helix_simulator_vs_prototype_pct": 8.2, "unvalidated": ["splits"]}
+    text = "\n".join(line.text for line in validation_lines(document))
+    assert "-10.0 %" in text
+    assert text.endswith("Not validated\n  - splits")
