@@ -66,7 +66,7 @@ def check_sample(job: SampleJob) -> SampleResult:
         share_s = job.time_s * (done + 1) / len(job.workloads) - (time.monotonic() - started)
         check = sample_check(
             workload.shards,
-            read_landed(job.lake_root, workload.files, ["combination_id", "throughput_mtok_per_s"]),
+            read_landed(job.lake_root, workload.files, ["combination_id", "throughput_mtok_per_s", "launch_class"]),
             read_landed(job.lake_root, [workload.profile]),
             size=size,
             seed=int(job.library_id[:8], 16),
