@@ -7,7 +7,7 @@ that its inputs give, without prefect, Dask or a server.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,10 +33,13 @@ def build_library(
     """The library of a scenario, built if it is not in the lake yet, and made its current one.
 
     Finished work is found and skipped, so a build that was killed goes on where it stopped. Raises the catalogs' errors,
-    NothingFitsError for a workload without any template, LakeError, CoralError for workers or servers that do not fit;
-    RuntimeError when the reference ILP disagrees with a sampled placement.
+    NothingFitsError for a workload without any template, LakeError, CoralError for workers or servers that do not fit and
+    for a library that is too large (see :mod:`flows.build_limits`); RuntimeError when the reference ILP disagrees with a
+    sampled placement.
     """
     inputs = resolve_inputs(settings, loaded)
+    if settings.library_key is not None:
+        inputs = replace(inputs, library_key=settings.library_key)
     done = None if settings.force else _find_registered(settings.lake_root, inputs)
     return done or _build(settings, inputs, progress or SilentProgress())
 
@@ -108,11 +111,13 @@ def _find_registered(lake_root: Path, inputs: BuildInputs) -> BuildResult | None
 
 
 def _build(settings: BuildSettings, inputs: BuildInputs, progress: Progress) -> BuildResult:
+    from flows.build_limits import check_size
     from flows.runner import check_scheduler
     from flows.server import api_server
     from warehouse.connect import Lake
     from warehouse.land import remove_temporaries
 
+    check_size(settings, inputs, progress)
     # A lake of another schema or without write permission must show before minutes of work, not after.
     Lake.open(settings.lake_root).close()
     remove_temporaries(settings.lake_root)

@@ -63,7 +63,8 @@ class BuildRun:
         library_id = self.inputs.library_id(profile_set, version)
         with progress_stage(self.progress, "plan shards"):
             shards = self.plan(profiles)
-        solved, seconds, skipped = self.solve(shards, profiles)
+        solved, seconds, todo = self.solve(shards, profiles)
+        skipped = len(shards) - len(todo)
         files = {name: [file for file in solved if file.workload_id == name] for name in self.by_id}
         self.refuse_empty(files)
         frontiers = self.frontier(files)
@@ -84,6 +85,7 @@ class BuildRun:
             wall_s=time.perf_counter() - self.started,
             sample_n=sample.n,
             sample_max_rel_diff=sample.max_rel_diff,
+            combinations_solved=sum(spec.n_combinations for spec in todo),
             workloads=counts,
         )
 
@@ -138,8 +140,8 @@ class BuildRun:
 
     def solve(
         self, shards: Sequence[ShardSpec], profiles: dict[str, LandedShard]
-    ) -> tuple[list[LandedShard], dict[str, float], int]:
-        """Files of all shards in the order of their ids, seconds per workload, and how many were there before."""
+    ) -> tuple[list[LandedShard], dict[str, float], list[ShardSpec]]:
+        """Files of all shards in the order of their ids, seconds per workload, and the shards that had no file yet."""
         found = {} if self.settings.force else {s.shard_id: find_shard(self.lake_root, s.shard_id) for s in shards}
         files = [file for file in found.values() if file is not None]
         todo = [spec for spec in shards if found.get(spec.shard_id) is None]
@@ -153,7 +155,7 @@ class BuildRun:
             files += done.files
             for name, spent in done.seconds.items():
                 seconds[name] += spent
-        return sorted(files, key=lambda file: file.shard_id), seconds, len(shards) - len(todo)
+        return sorted(files, key=lambda file: file.shard_id), seconds, todo
 
     def solve_job(self, batch: tuple[ShardSpec, ...], profiles: dict[str, LandedShard]) -> build_work.SolveJob:
         """The job of one batch, with just the profiles it needs."""

@@ -12,7 +12,7 @@ import sys
 import typer
 
 from catalogs.errors import CoralError
-from flows import cli_inputs, cli_models, cli_plan, cli_plans, cli_profiles, cli_simulate, cli_sql
+from flows import cli_inputs, cli_lake, cli_models, cli_plan, cli_plans, cli_profiles, cli_simulate, cli_sql
 from flows.cli_common import ExitCode, say, say_error
 
 _INTERRUPTED = "interrupted: what was published is untouched, finished work is kept; run the same command to go on"
@@ -34,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 cli_inputs.register(app)
+cli_lake.register(app)
 cli_models.register(app)
 cli_plan.register(app)
 cli_plans.register(app)

@@ -22,6 +22,7 @@ from flows.cli_common import (
     Solver,
     SolverOption,
     WorkersOption,
+    YesOption,
     described,
     percentile_of,
     put,
@@ -63,6 +64,7 @@ def build(
     solver: SolverOption = Solver.EXACT,
     dask_address: DaskOption = None,
     workers: WorkersOption = None,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build the scenario's template library: profiles, then every useful combination of nodes, solved.
@@ -73,11 +75,11 @@ def build(
     from flows.cli_progress import show_progress
 
     with show_progress() as progress:
-        result = build_library(_settings(scenario, lake, mode, solver, dask_address, workers), progress)
+        result = build_library(_settings(scenario, lake, mode, solver, dask_address, workers, yes), progress)
     if as_json:
         put_json(asdict(result))
     else:
-        put(_build_text(result))
+        put(build_text(result))
 
 
 def allocate(
@@ -113,6 +115,7 @@ def plan(
     workers: WorkersOption = None,
     safety: SafetyOption = None,
     measured_only: MeasuredOption = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build the library if needed, allocate, publish, and print the plan: the main job in one command.
@@ -122,7 +125,7 @@ def plan(
     from flows import planning
     from flows.cli_progress import show_progress
 
-    settings = _with_policy(_settings(scenario, lake, mode, solver, dask_address, workers), safety, measured_only)
+    settings = _with_policy(_settings(scenario, lake, mode, solver, dask_address, workers, yes), safety, measured_only)
     with show_progress() as progress:
         outcome = planning.plan_scenario(settings, progress)
     _show(outcome, as_json)
@@ -135,6 +138,7 @@ def _settings(
     solver: Solver,
     dask_address: str | None,
     workers: int | None,
+    accept_large: bool = False,
 ) -> BuildSettings:
     settings = BuildSettings(
         scenario=scenario,
@@ -142,6 +146,7 @@ def _settings(
         mode=mode.value if mode else None,
         solver=solver.value,
         dask_address=dask_address,
+        accept_large=accept_large,
     )
     if workers is None:
         return settings
@@ -156,7 +161,8 @@ def _with_policy(settings: BuildSettings, safety: str | None, measured_only: boo
     return replace(settings, safety_percentile=percentile_of(safety), measured_only=measured_only)
 
 
-def _build_text(result: BuildResult) -> str:
+def build_text(result: BuildResult) -> str:
+    """A build's result for a person."""
     from flows.render import table
 
     rows = [
@@ -174,7 +180,7 @@ def _build_text(result: BuildResult) -> str:
     lines = [
         f"library {result.library_id}: {state}",
         f"  {result.combinations:,} combinations, {result.templates:,} templates in {result.shards} shards "
-        f"({result.shards_skipped} were done before)",
+        f"({result.shards_skipped} were done before; {result.combinations_solved:,} combinations were solved now)",
         f"  {result.wall_s:.1f} s, of which solving {result.solve_s:.1f} s summed over workers",
     ]
     if result.sample_n:

@@ -63,7 +63,8 @@ class BuildSettings:
     ``scenario`` is the name of a shipped scenario or a path. ``mode`` (``cycle`` or ``paper``) overrides the scenario's.
     ``solver`` is ``exact`` or ``ilp``. ``dask_address`` None = ``threads`` threads of this process. ``sample_n``
     combinations are solved again by the ILP, as many as ``sample_time_s`` allow. ``force`` solves finished shards again as
-    well. ``safety_percentile`` and ``measured_only`` replace the scenario's policy where they are set.
+    well. ``safety_percentile`` and ``measured_only`` replace the scenario's policy where they are set. ``library_key`` None =
+    the library becomes the scenario's current one, else that of this key. ``accept_large`` builds whatever the size.
     """
 
     scenario: str | Path
@@ -77,6 +78,8 @@ class BuildSettings:
     force: bool = False
     safety_percentile: float | None = None
     measured_only: bool = False
+    library_key: str | None = None
+    accept_large: bool = False
 
     def with_policy(self, loaded: LoadedScenario) -> LoadedScenario:
         """The scenario with the policy that this call sets over its own."""
@@ -111,7 +114,8 @@ class BuildResult:
 
     ``library_hash`` is a hash of its content, equal whoever computed it, in whatever order.
 
-    ``solve_s`` is the time spent solving summed over threads, ``shards_skipped`` how many shards were done before.
+    ``solve_s`` is the time spent solving summed over threads, ``shards_skipped`` how many shards were done before;
+    ``combinations_solved`` are those of the other shards.
     """
 
     library_id: str
@@ -126,6 +130,7 @@ class BuildResult:
     wall_s: float
     sample_n: int
     sample_max_rel_diff: float
+    combinations_solved: int = 0
     workloads: tuple[WorkloadCounts, ...] = ()
 
 

@@ -234,13 +234,14 @@ def _create(root: Path, lock_timeout_s: float | None) -> None:
             with lake_errors(root):
                 attach(connection, root, read_only=False)
                 with transaction(connection, "create the lake"):
-                    _create_tables(connection)
+                    refresh_tables(connection)
                 _write_version(root)
         finally:
             connection.close()
 
 
-def _create_tables(connection: duckdb.DuckDBPyConnection) -> None:
+def refresh_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    """Create the tables that are missing, and all views and their dictionary anew; in the caller's transaction."""
     connection.execute(f"CREATE SCHEMA IF NOT EXISTS {SHARD_SCHEMA}")
     for table in TABLES.values():
         connection.execute(table.ddl())

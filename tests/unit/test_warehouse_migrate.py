@@ -1,0 +1,51 @@
+"""`coral migrate`: what it renews, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from warehouse_cases import QWEN, new_lake, register, templates
+
+from catalogs.errors import LakeError
+from warehouse.connect import CATALOG_FILE, VERSION_FILE, Lake
+from warehouse.land import write_shard
+from warehouse.migrate import migrate_lake
+from warehouse.schema import LAKE_SCHEMA_VERSION
+from warehouse.sql import query
+
+
+def test_views_are_renewed_and_data_stays(tmp_path: Path) -> None:
+    with new_lake(tmp_path) as lake:
+        register(lake, "lib", [write_shard(tmp_path, templates("s1", QWEN, {"L40Sx4*1": 5_000}), "s1")])
+        with lake.write("an older coral's view") as connection:
+            connection.execute("CREATE OR REPLACE VIEW main.templates AS SELECT 1 AS a")
+            connection.execute("DROP TABLE main.rejects")
+    assert migrate_lake(tmp_path) == LAKE_SCHEMA_VERSION
+    rows = query(tmp_path, "SELECT library_id, combination_id FROM templates").to_pylist()
+    assert rows == [{"library_id": "lib", "combination_id": "L40Sx4*1"}]
+    assert query(tmp_path, "SELECT * FROM rejects").num_rows == 0
+    twice = query(tmp_path, "SELECT table_name, column_name FROM data_dictionary GROUP BY ALL HAVING count(*) > 1")
+    assert twice.num_rows == 0
+
+
+@pytest.mark.parametrize(
+    ("version", "way_out"),
+    [(LAKE_SCHEMA_VERSION + 1, "the version of coral that made it"), (LAKE_SCHEMA_VERSION - 1, "a new folder")],
+)
+def test_a_version_no_migration_leads_from_is_refused(tmp_path: Path, version: int, way_out: str) -> None:
+    new_lake(tmp_path).close()
+    (tmp_path / VERSION_FILE).write_text(json.dumps({"schema_version": version}))
+    before = (tmp_path / CATALOG_FILE).read_bytes()
+    with pytest.raises(LakeError, match=way_out) as caught:
+        migrate_lake(tmp_path)
+    assert caught.value.exit_code == 6
+    assert (tmp_path / CATALOG_FILE).read_bytes() == before
+    assert json.loads((tmp_path / VERSION_FILE).read_text()) == {"schema_version": version}
+
+
+def test_no_lake_is_told_and_none_made(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="no lake"):
+        migrate_lake(tmp_path / "none")
+    assert not Lake.exists(tmp_path / "none")
