@@ -170,7 +170,7 @@ def efficiency_from_row(row: Row) -> Efficiency:
         values = [row[f"moe_{kind}_{name}"] for name in ("mfu", "mbu", "tau_ms", "skew", "p")]
         refined = {
             name: row[f"moe_{kind}_{name}"]
-            for name in ("tile_rows", "tile_columns", "l2_gain")
+            for name in ("tile_rows", "fill", "l2_gain")
             if row[f"moe_{kind}_{name}"] is not None
         }
         return None if any(value is None for value in values) else MoeFactors(*values, **refined)

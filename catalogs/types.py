@@ -132,7 +132,7 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class MoeFactors:
-    """Expert-GEMM factors of one weight format: pn(...; p) + tau. Tiles are numbers of rows and columns, 0 = no loss."""
+    """Expert-GEMM factors of one weight format: pn(...; p) + tau. ``tile_rows`` 0 and ``fill`` 0 = no loss."""
 
     mfu: float
     mbu: float
@@ -140,7 +140,7 @@ class MoeFactors:
     skew: float
     p: float
     tile_rows: int = 0
-    tile_columns: int = 0
+    fill: float = 0.0
     l2_gain: float = 1.0
 
 

@@ -1,8 +1,8 @@
 """Fits a GPU's factors to measured layers, one kind of operation at a time, by SciPy's robust least squares on the
 logarithm of modelled over measured time: a relative error counts alike at a microsecond and at a second.
 
-Both phases weigh alike in an operation they share. The tiles of expert products are sizes that kernels are built with:
-each pair is fitted and the best one kept. What was not measured is left without factors.
+Both phases weigh alike in an operation they share. The tile of expert products is a size that kernels are built with: each
+is fitted and the best one kept. What was not measured is left without factors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,7 +27,7 @@ from tasks.profiling.shapes import ModelShape
 _ROBUST = 0.1
 # Fewer measurements than this say nothing about an operation's factors.
 MIN_ROWS = 8
-_TILE_ROWS, _TILE_COLUMNS = (0, 64, 128), (0, 128)
+_TILE_ROWS = (0, 64, 128)
 # A tile must make the fit better by this much of its error to be believed.
 _TILE_GAIN = 0.002
 # Expert tables in this format do not differ with the routing: tokens are taken to choose independently.
@@ -241,15 +240,18 @@ def _fit_experts(rows: Sequence[Row], gpu: Gpu, eff: Efficiency, group: str) -> 
     work = ExpertWork(*(np.array([float(getattr(one, name)) for one in works]) for name in names))
     loop = Peak.of(eff, in_loop=True)
     measured = np.array([row.ops["moe"] for row in rows])
-    start = {"mfu": (0.6, 0.02, 1), "mbu": (0.9, 0.05, 1), "tau": (0.03, 0, 0.5), "p": (1.2, 1, 20), "l2": (1.5, 1, 8)}
+    start = {
+        "mfu": (0.6, 0.02, 1), "mbu": (0.9, 0.05, 1), "tau": (0.03, 0, 0.5), "p": (1.3, 1, 20), "l2": (1.5, 1, 8),
+        "fill": (100, 0, 2000),
+    }  # fmt: skip
     if group not in _INDEPENDENT:
         start["skew"] = (0.9, 0.3, 1)
     best: tuple[float, MoeFactors] | None = None
-    for tile_rows, tile_columns in product(_TILE_ROWS, _TILE_COLUMNS):
+    for tile_rows in _TILE_ROWS:
 
-        def factors(x: Floats, tiles: tuple[int, int] = (tile_rows, tile_columns)) -> MoeFactors:
-            mfu, mbu, tau, p, l2 = (float(value) for value in x[:5])
-            return MoeFactors(mfu, mbu, tau, float(x[5]) if len(x) > 5 else 1.0, p, *tiles, l2)
+        def factors(x: Floats, tile: int = tile_rows) -> MoeFactors:
+            mfu, mbu, tau, p, l2, fill = (float(value) for value in x[:6])
+            return MoeFactors(mfu, mbu, tau, float(x[6]) if len(x) > 6 else 1.0, p, tile, fill, l2)
 
         found = _solve(lambda x, make=factors: kernels.experts_ms(work, loop, make(x)), rows, "moe", start)  # type: ignore[misc]
         made = factors(np.array(list(found.values())))

@@ -166,14 +166,14 @@ class ExpertWork:
 def experts_ms(work: ExpertWork, peak: Peak, f: MoeFactors, compute_speedup: float = 1.0) -> Floats:
     """Grouped products of the routed experts: those touched are read, rows are computed in tiles.
 
-    Each expert's last tile of rows is half empty on average, or smaller where it has few rows (``tile_rows``), and its
-    width fills whole tiles of ``tile_columns`` (0 = no loss).
+    Each expert's last tile of rows is half empty on average, or smaller where it has few rows (``tile_rows``; 0 = no
+    loss). ``fill`` as in :func:`gemm_ms`: narrow experts' second product sums over few steps.
     """
     rows = work.n * work.per_token
     touched = experts_touched(work.n, work.experts, work.per_token, f.skew)
-    width = np.ceil(work.width / f.tile_columns) * f.tile_columns if f.tile_columns else work.width
     computed = rows + np.minimum(rows, touched * f.tile_rows / 2)
-    compute = 2 * computed * 3 * work.hidden * width / (peak.flop_per_ms * f.mfu * compute_speedup)
+    up, down = 2 * work.width * (work.hidden + f.fill), work.hidden * (work.width + f.fill)
+    compute = 2 * computed * (up + down) / (peak.flop_per_ms * f.mfu * compute_speedup)
     # Each routed row is read and written at full width and passes the gated inner width three times.
     activations = 2 * rows * (2 * work.hidden + 3 * work.width)
     weights = touched * work.expert_bytes

@@ -117,16 +117,16 @@ def test_touched_experts_are_between_k_and_all(n: int, experts: tuple[int, int],
 
 
 def test_expert_tiles_by_hand() -> None:
-    # 256 tokens, 2 of 4 experts each, all four touched: 512 rows, and half a tile of 64 for each: 640. A width of 96 fills
-    # one tile of 128. Compute alone: 2 x 640 x 3 x 1024 x 128 FLOP.
+    # 256 tokens, 2 of 4 experts each, all four touched: 512 rows, and half a tile of 64 for each: 640. A fill of 32 makes
+    # the sums over 1,024 and 96 steps longer by it. Compute alone: 2 x 640 x (2 x 96 x 1056 + 1024 x 128) FLOP.
     work = ExpertWork(256.0, 4.0, 2.0, 1024.0, 96.0, 0.0)
-    factors = MoeFactors(mfu=0.5, mbu=1.0, tau_ms=0.02, skew=1.0, p=20.0, tile_rows=64, tile_columns=128)
+    factors = MoeFactors(mfu=0.5, mbu=1.0, tau_ms=0.02, skew=1.0, p=20.0, tile_rows=64, fill=32.0)
     assert kernels.experts_ms(work, COMPUTE, factors) == pytest.approx(
-        2 * 640 * 3 * 1024 * 128 / 0.5e12 + 0.02, rel=1e-6
+        2 * 640 * (2 * 96 * 1056 + 1024 * 128) / 0.5e12 + 0.02, rel=1e-6
     )
     # With one token, its two experts' tiles are no fuller than the rows they have: 2 rows count as 4.
     few = kernels.experts_ms(replace(work, n=1.0), COMPUTE, factors)
-    assert few == pytest.approx(2 * 4 * 3 * 1024 * 128 / 0.5e12 + 0.02)
+    assert few == pytest.approx(2 * 4 * (2 * 96 * 1056 + 1024 * 128) / 0.5e12 + 0.02)
 
 
 def test_expert_weights_in_the_cache() -> None:
