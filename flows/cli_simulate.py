@@ -83,7 +83,7 @@ def simulate(
         _validate(as_json)
         return
     from flows.cli_progress import show_progress
-    from flows.simulate import run_simulation, write_report
+    from flows.simulate import check_report_path, run_simulation, write_report
     from flows.simulate_inputs import SimulateSettings
 
     settings = SimulateSettings(
@@ -99,6 +99,8 @@ def simulate(
         dask_address,
         **({} if workers is None else {"threads": workers}),
     )
+    if report is not None:
+        check_report_path(report)
     with show_progress() as progress:
         document = run_simulation(settings, progress)
     if report is not None:

@@ -59,15 +59,18 @@ def _import_flow() -> None:
     import flows.simulate_flow  # noqa: F401 - imported for its time, while the server starts
 
 
-def write_report(document: dict[str, Any], out: Path) -> None:
-    """The static HTML report of a simulation, drawn by the dashboards in a process of their own.
-
-    Raises CoralError where ``out`` cannot be written.
-    """
-    import json
-
+def check_report_path(out: Path) -> None:
+    """Raise CoralError where a report cannot be written to ``out``: better before minutes of work than after."""
     if not out.resolve().parent.is_dir():
         raise CoralError(f"{out.parent} is not a folder", remedy="name the report in a folder that exists")
+    if out.is_dir():
+        raise CoralError(f"{out} is a folder", remedy="name a file for the report, such as simulation.html")
+
+
+def write_report(document: dict[str, Any], out: Path) -> None:
+    """The static HTML report of a simulation, drawn by the dashboards in a process of their own."""
+    import json
+
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "simulation.json"
         source.write_text(json.dumps(document))

@@ -6,7 +6,6 @@ A run may be repeated anywhere and finds what was finished before, as in :mod:`f
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +87,6 @@ def simulate_run(inputs: SimulateInputs, instances: Sequence[SimInstance], run: 
     from tasks.simulation.streams import stream_requests
     from tasks.simulation.summary import summarize
 
-    started = time.perf_counter()
     requests = stream_requests(inputs.streams[run.stream].models, inputs.duration_s, run.seed)
     result = simulate(requests, instances)
     tables = summarize(
@@ -98,7 +96,7 @@ def simulate_run(inputs: SimulateInputs, instances: Sequence[SimInstance], run: 
         until_s=inputs.duration_s,
         counts_transfer=inputs.counts_transfer,
     )
-    return {"schema": RESULT_SCHEMA, "seed": run.seed, "wall_s": round(time.perf_counter() - started, 3), **tables}
+    return {"schema": RESULT_SCHEMA, "seed": run.seed, **tables}
 
 
 def document(lake_root: Path, inputs: SimulateInputs, runs: Sequence[Run]) -> dict[str, Any]:
