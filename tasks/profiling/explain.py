@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from catalogs.types import Efficiency, Gpu, NodeConfig, Phase, Workload
 from tasks.profiling.cells import Cells, StageTimes
-from tasks.profiling.cycles import Mode, prefill_passes
+from tasks.profiling.cycles import PROMPTS_IN_LINE, Mode, prefill_passes
 from tasks.profiling.layouts import legal_layouts
 from tasks.profiling.memory import MemoryModel, ProfileSettings
 from tasks.profiling.rates import InnerStage, LayoutSolver
@@ -240,8 +240,8 @@ def _least_cycle_ms(solver: LayoutSolver, i: int, inner: Sequence[InnerStage], m
     (S + m) c; inf where memory, ``most`` entries of the batch grid [layers], allows none.
 
     A larger pass takes longer, but spreads a prompt over fewer and so leaves more time for the hand-over of its KV, h:
-    c >= h / (m - 1 - isl / n) in a pipeline, c >= h / (m - ceil(isl / n)) for one stage. The least of the larger of the
-    two is where they cross.
+    c >= h / (m - 1 - 2 isl / n), see :func:`tasks.profiling.cycles.passes_allowed`. The least of the larger of the two is
+    where they cross.
     """
     cells, (stages, position) = solver.cells, solver.cells.combos[i]
     least = cells.entries(cells.lone_tokens_needed(i, np.zeros(1)))
@@ -266,7 +266,7 @@ def _least_cycle_ms(solver: LayoutSolver, i: int, inner: Sequence[InnerStage], m
         if passes is None or not handover_ms.any():
             return np.zeros(start.shape)
         share = cells.lone_tokens / cells.batch_grid[np.clip(entries, 1, len(cells.batch_grid)) - 1]
-        spare = passes - (np.ceil(share - 1e-9) if stages == 1 else 1 + share)
+        spare = passes - 1 - PROMPTS_IN_LINE * share
         waits = np.full(start.shape, np.inf)
         np.divide(np.broadcast_to(handover_ms, spare.shape), spare, out=waits, where=spare > 0)
         return waits

@@ -268,7 +268,7 @@ class Oracle:
         kept = max(sum(min(isl, windows[i] or math.inf) for i in run) for run in self.runs(where, layers))
         sent_ms = kept * token / (self.node.network_gbit_per_s / 8 * self.settings.network_efficiency * 1e6)
         cycles = (self.work.slo_ms - sent_ms) / cycle_ms
-        passes = math.floor(cycles - 1 + 1e-9) if stages == 1 else cycles - stages - 1
+        passes = (cycles - stages - 1) / 2
         return math.ceil(isl / passes - 1e-9) if passes > 0 else 1 << 30
 
     def best_rate(

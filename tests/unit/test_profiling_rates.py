@@ -71,7 +71,7 @@ def test_qwen3_32b_prefill_on_four_l40s() -> None:
     work = workload(catalog().models["Qwen/Qwen3-32B"], Phase.PREFILL, 1600.0, Lengths.constant(621.0, 126.0))
     cells, found = real("L40Sx4", work)
     combo = cells.combos.index((2, Position.LAST))
-    # A prompt may take half a pass with m = 1.5 (621 / 0.5 = 1,242 tokens a pass); m = 1.1 would ask for 6,210.
+    # m = 1.5 asks for 2 x 621 / 0.5 = 2,484 tokens a pass at least; m = 1.1 would for 12,420.
     cycle = cells.settings.prefill_passes.index(1.5)
     assert found.rate_tok_per_s[combo, 0, 31] == 0
     layout = found.layouts[found.layout[combo, cycle, 31]]
@@ -148,17 +148,14 @@ def test_cycle_grids() -> None:
         assert 8 <= len(grid) <= 13
         assert cycle_grid(decode, stages, sizes, Mode.PAPER).tolist() == [1200 / stages]
     cells = Cells(prefill, sizes, Mode.CYCLE, 6)
-    # A prompt of 512, no hand-over. Two stages: (S + 1 + 512 / b) c <= SLO = (S + m) c, so b >= 512 / (m - 1) for m = 1.1,
-    # 1.25, 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 12, 16.
-    needed = cells.lone_tokens_needed(1, np.zeros(1))[:, 0].tolist()
-    assert needed == [5120, 2048, 1024, 683, 512, 342, 256, 171, 128, 103, 74, 47, 35]
-    # One stage: ceil(512 / b) <= m.
-    needed = cells.lone_tokens_needed(0, np.zeros(1))[:, 0].tolist()
-    assert needed == [512, 512, 512, 512, 256, 256, 171, 128, 103, 86, 64, 43, 32]
-    # A hand-over of 100 ms is a quarter of the cycle of 400 ms (m = 2 would leave 1 pass of a cycle, now 0.75).
-    assert cells.cycle_ms[4, 0] == pytest.approx(1200 / 4.1)
+    # A prompt of 512, no hand-over: (S + 1 + 2 x 512 / b) c <= SLO = (S + m) c, so b >= 1024 / (m - 1) for m = 1.1, 1.25,
+    # 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, whatever S.
+    for combo in (0, 1, 4):
+        needed = cells.lone_tokens_needed(combo, np.zeros(1))[:, 0].tolist()
+        assert needed == [10240, 4096, 2048, 1366, 1024, 683, 512, 342, 256, 205, 147, 94, 69]
+    # Three stages, m = 2: a cycle of 240 ms, one of which is for the passes; a hand-over of 60 ms leaves 0.75 of it.
     assert cells.cycle_ms[4, 4] == pytest.approx(240)
-    assert cells.lone_tokens_needed(4, np.array([0.0, 60.0]))[4].tolist() == [512, 683]
+    assert cells.lone_tokens_needed(4, np.array([0.0, 60.0]))[4].tolist() == [1024, 1366]
     assert cells.lone_tokens_needed(4, np.array([240.0]))[4].tolist() == [sizes.max_prefill_tokens + 1]
 
 
@@ -167,16 +164,15 @@ def test_a_lone_prompt_of_the_percentile_must_meet_the_slo() -> None:
     long = replace(short, input_at_percentile=4096.0)
     _, served = rates(workload(SPEC, Phase.PREFILL, 16.0, short), node(1))
     _, refused = rates(workload(SPEC, Phase.PREFILL, 16.0, long), node(1))
-    # Two stages: a pass holds 1,024 tokens at most, so m > 1.25 for 256 tokens; 4,096 take four and m > 5.
-    first, sixth = (SMALL.prefill_passes.index(m) for m in (1.5, 6.0))
+    # Two stages: a pass holds 1,024 tokens at most, so m > 1.5 for 256 tokens; 4,096 take four and m > 9.
+    first, sixth = (SMALL.prefill_passes.index(m) for m in (1.75, 12.0))
     assert np.all(served.rate_tok_per_s[1, first:-1, 2] > 0)
     assert np.all(refused.rate_tok_per_s[1, :sixth, 2] == 0)
     assert refused.rate_tok_per_s[1, sixth, 2] == served.rate_tok_per_s[1, sixth, 2]
     assert {reason_at(refused, 1, cycle, 2) for cycle in range(sixth)} == {Infeasible.SLO}
-    # One stage: four passes and m > 4, and a node takes that cycle where longer ones will not do.
-    fifth = SMALL.prefill_passes.index(5.0)
-    assert np.all(refused.rate_tok_per_s[0, : fifth + 1, 5] == refused.rate_tok_per_s[0, fifth, 5])
-    assert refused.rate_tok_per_s[0, fifth, 5] > 0
+    # One stage: a node takes that cycle where longer ones will not do.
+    assert np.all(refused.rate_tok_per_s[0, : sixth + 1, 5] == refused.rate_tok_per_s[0, sixth, 5])
+    assert refused.rate_tok_per_s[0, sixth, 5] > 0
 
 
 def test_the_first_token_waits_for_the_hand_over_of_the_kv() -> None:
@@ -187,7 +183,7 @@ def test_the_first_token_waits_for_the_hand_over_of_the_kv() -> None:
     handover = 512 * 3 * 1024 / 0.2e6
     for cycle, m in enumerate(SMALL.prefill_passes):
         spare = (40 - handover) / (40 / (2 + m)) - 3  # two stages and the wait
-        is_met = spare > 0 and 512 / spare <= SMALL.max_prefill_tokens
+        is_met = spare > 0 and 2 * 512 / spare <= SMALL.max_prefill_tokens
         assert bool(found.rate_tok_per_s[last, cycle, 2] > 0) is is_met
     at_once = replace(SMALL, charge_kv_handover=False)
     _, free = rates(work, node(1, network_gbit_per_s=2.0), at_once)
