@@ -22,7 +22,7 @@ from flows.settings import BuildResult, BuildSettings, Progress, WorkloadCounts,
 from tasks.profiling.shapes import ModelShape
 from tasks.templates.shards import SOLVER_VERSION, LibraryLimits, ShardSpec, plan_shards
 from warehouse.connect import Lake
-from warehouse.land import find_shard, read_landed
+from warehouse.land import find_shard, read_profiles
 from warehouse.publish import log_build, profile_set_id, register_library
 from warehouse.records import BuildRecord, BuildStatus, LandedShard, LibraryRecord, ReferenceInputs, utc_now
 
@@ -129,7 +129,7 @@ class BuildRun:
         inputs, workload = self.inputs, item.workload
         shape = ModelShape(workload.model, workload.weight_dtype, workload.kv_dtype)
         return plan_shards(
-            read_landed(self.lake_root, [profile]),
+            *read_profiles(self.lake_root, profile),
             layers=workload.model.layers,
             weight_bytes=int(shape.weight_bytes),
             memory_gib={config.node_config: config.memory_gib for config in inputs.node_configs},
@@ -287,7 +287,7 @@ class BuildRun:
                 library,
                 list(files),
                 list(profiles.values()),
-                [file for frontier in frontiers.values() for file in (frontier.file, frontier.measured)],
+                [file for frontier in frontiers.values() for file in frontier.files],
                 record,
                 reference,
             )

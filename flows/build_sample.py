@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flows.build_work import stop_if_asked
-from warehouse.land import read_landed
+from warehouse.land import read_landed, read_profiles
 from warehouse.records import LandedShard
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def check_sample(job: SampleJob) -> SampleResult:
         check = sample_check(
             workload.shards,
             read_landed(job.lake_root, workload.files, ["combination_id", "throughput_mtok_per_s", "launch_class"]),
-            read_landed(job.lake_root, [workload.profile]),
+            *read_profiles(job.lake_root, workload.profile),
             size=size,
             seed=int(job.library_id[:8], 16),
             limits=SolveLimits(time_s=_ILP_TIME_S),

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from catalogs.ids import short_hash
 from catalogs.types import Efficiency, Gpu, NodeConfig, Workload
 from flows.build_inputs import known_profile, remember_profile
-from warehouse.land import content_hash, find_shard, read_landed, write_shard
+from warehouse.land import content_hash, find_shard, read_landed, read_profiles, with_launch_rows, write_shard
 from warehouse.records import LandedShard, ShardKind
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FRONTIER_FILTER = "all"
 MEASURED_FILTER = "measured"
+LAUNCHABLE_FILTER = "launchable"
 FRONTIER_VERSION = "1"
 # Shards of one workload are solved together until they are worth this much: reading its profiles costs about 0.1 s.
 _CHUNK_S = 2.0
@@ -88,11 +89,18 @@ class FrontierJob:
 
 @dataclass(frozen=True)
 class FrontierFile:
-    """A workload's frontier, that of templates on measured ground alone, and the template of most tokens per USD (in words)."""
+    """A workload's frontiers: of all templates, of those on measured ground, of those that stock engines launch; and the
+    template of most tokens per USD (in words)."""
 
     file: LandedShard
     measured: LandedShard
+    launchable: LandedShard
     best_template: str
+
+    @property
+    def files(self) -> tuple[LandedShard, ...]:
+        """All of them."""
+        return self.file, self.measured, self.launchable
 
 
 def profile(job: ProfileJob) -> LandedShard:
@@ -102,13 +110,14 @@ def profile(job: ProfileJob) -> LandedShard:
     if found is not None:
         return found
     stop_if_asked()
+    from tasks.profiling.launch import launch_profile
     from tasks.profiling.measured import with_measured
     from tasks.profiling.profile import profile_workload
 
-    table = profile_workload(
-        job.workload, job.node_configs, job.gpus, job.efficiencies, job.settings, job.mode, job.max_stages
-    )
-    table = with_measured(table, job.measured, job.workload, job.settings, job.mode, job.max_stages)
+    world = (job.node_configs, job.gpus, job.efficiencies, job.settings, job.mode, job.max_stages)
+    best = profile_workload(job.workload, *world)
+    best = with_measured(best, job.measured, job.workload, job.settings, job.mode, job.max_stages)
+    table = with_launch_rows(best, launch_profile(best, job.workload, *world))
     file = write_shard(
         job.lake_root, table, content_hash(table), kind=ShardKind.PROFILES, workload_id=job.workload.workload_id
     )
@@ -134,7 +143,7 @@ def solve(job: SolveJob) -> SolvedShards:
             continue
         stop_if_asked()
         started = time.perf_counter()
-        tables = solve_shards(missing, read_landed(job.lake_root, [job.profiles[workload_id]]))
+        tables = solve_shards(missing, *read_profiles(job.lake_root, job.profiles[workload_id]))
         seconds[workload_id] = seconds.get(workload_id, 0.0) + time.perf_counter() - started
         for spec, table in zip(missing, tables, strict=True):
             files.append(write_shard(job.lake_root, table, spec.shard_id, workload_id=workload_id))
@@ -143,27 +152,32 @@ def solve(job: SolveJob) -> SolvedShards:
 
 def frontier(job: FrontierJob) -> FrontierFile:
     """Find and land the frontiers of a workload: templates that no packing of smaller ones replaces, and the same among
-    those whose rates are measured or fitted to measurements."""
+    those whose rates are measured or fitted to measurements, and among those that stock engines launch."""
     from tasks.allocation.safety import MEASURED_GROUND
     from tasks.templates.frontier import frontier_mask
+    from tasks.templates.launch_class import LAUNCHABLE
 
     stop_if_asked()
-    columns = ["template_id", "combination_id", "throughput_mtok_per_s", "provenance", "nodes"]
+    columns = ["template_id", "combination_id", "throughput_mtok_per_s", "launch_class", "provenance", "nodes"]
     templates = read_landed(job.lake_root, job.shards, columns)
     configs, counts = node_counts(templates)
     rates = templates["throughput_mtok_per_s"].to_numpy()
     kept = frontier_mask(counts, rates)
-    best = _best_template(templates, configs, counts, job.price_usd_per_h)
-    grounded = pc.is_in(templates["provenance"], pa.array(sorted(MEASURED_GROUND))).to_numpy()
-    measured = kept
-    if not grounded.all():
-        measured = np.zeros(len(rates), np.bool_)
-        measured[grounded] = frontier_mask(counts[grounded], rates[grounded])
+
+    def among(column: str, allowed: frozenset[str]) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        mask = pc.is_in(templates[column], pa.array(sorted(allowed))).to_numpy()
+        if mask.all():
+            return kept
+        some = np.zeros(len(rates), np.bool_)
+        some[mask] = frontier_mask(counts[mask], rates[mask])
+        return some
+
     ids = templates["template_id"].combine_chunks()
     return FrontierFile(
         _land_frontier(job, FRONTIER_FILTER, ids.filter(pa.array(kept))),
-        _land_frontier(job, MEASURED_FILTER, ids.filter(pa.array(measured))),
-        best,
+        _land_frontier(job, MEASURED_FILTER, ids.filter(pa.array(among("provenance", MEASURED_GROUND)))),
+        _land_frontier(job, LAUNCHABLE_FILTER, ids.filter(pa.array(among("launch_class", LAUNCHABLE)))),
+        _best_template(templates, configs, counts, job.price_usd_per_h),
     )
 
 

@@ -53,7 +53,8 @@ def write_shard(
 
     ``table`` must have the kind's columns and types (order is free); all rows belong to one workload (and a frontier's
     to one filter), which must be given for a table without rows. A profile table comes without ``profile_id``: the
-    shard's id fills it. Raises ValueError for a table of another form, LakeError when the disk is full.
+    shard's id fills it; without ``launch_tp`` its rows are best layouts (0). Raises ValueError for a table of another
+    form, LakeError when the disk is full.
     """
     if not _ID.match(shard_id):
         raise ValueError(f"{shard_id!r} is not a shard id")
@@ -112,6 +113,23 @@ def read_landed(
             return pa.concat_tables([pq.read_table(base / file.path, columns=kept) for file in files])
     except FileNotFoundError as error:
         raise LakeError(f"a landed file is gone: {error}", remedy="run `coral build` again") from error
+
+
+def with_launch_rows(best: pa.Table, launch: pa.Table) -> pa.Table:
+    """The two profile tables of a workload (PROFILE_SCHEMA) as one, to be landed: best layouts, launchable ones beside them."""
+    field = FILE_SCHEMAS[ShardKind.PROFILES].field("launch_tp")
+    none = pa.repeat(pa.scalar(0, field.type), best.num_rows)
+    return pa.concat_tables(
+        [best.append_column(field, none), launch.append_column(field, launch["tp"].cast(field.type))]
+    )
+
+
+def read_profiles(root: str | os.PathLike[str], file: LandedShard) -> tuple[pa.Table, pa.Table]:
+    """A landed profile file as the two tables of :func:`with_launch_rows`. Raises LakeError when it is gone."""
+    rows = read_landed(root, [file])
+    is_best = pc.equal(rows["launch_tp"], 0)
+    rows = rows.drop_columns("launch_tp")
+    return rows.filter(is_best), rows.filter(pc.invert(is_best))
 
 
 def remove_temporaries(root: str | os.PathLike[str], *, max_age_s: float = 86_400.0) -> list[str]:
@@ -189,11 +207,13 @@ def _digest_column(digest: hashlib._Hash, values: pa.Array) -> None:
 
 
 def _conform(table: pa.Table, kind: ShardKind, shard_id: str) -> pa.Table:
-    """``table`` with exactly the kind's columns in order, in one chunk; a profile table gets its id column."""
+    """``table`` with exactly the kind's columns in order, in one chunk; a profile table gets its constant columns."""
     schema = FILE_SCHEMAS[kind]
-    if kind is ShardKind.PROFILES and "profile_id" not in table.column_names:
-        ids = pa.array([shard_id], pa.string()).take(pa.array([0] * table.num_rows, pa.int64()))
-        table = table.add_column(0, schema.field("profile_id"), ids)
+    if kind is ShardKind.PROFILES:
+        for name, value in (("profile_id", shard_id), ("launch_tp", 0)):
+            if name not in table.column_names:
+                field = schema.field(name)
+                table = table.append_column(field, pa.repeat(pa.scalar(value, field.type), table.num_rows))
     if set(table.column_names) != set(schema.names):
         odd = sorted(set(table.column_names) ^ set(schema.names))
         raise ValueError(f"shard {shard_id}: columns {odd} missing or unknown for {kind.value}")

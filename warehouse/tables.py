@@ -15,7 +15,14 @@ from warehouse.records import ShardKind
 from warehouse.reference_tables import REFERENCE_TABLES
 from warehouse.schema import SHARD_SCHEMA, TOK_S, Column, Table, columns_from_arrow, key, maybe
 
-PROFILE_FILE_SCHEMA = pa.schema([pa.field("profile_id", pa.string(), nullable=False), *PROFILE_SCHEMA])
+# A cell's best layout and, beside it, others that can be launched in a pipeline of nodes: one tp for all of its stages.
+PROFILE_FILE_SCHEMA = pa.schema(
+    [
+        pa.field("profile_id", pa.string(), nullable=False),
+        *PROFILE_SCHEMA,
+        pa.field("launch_tp", pa.int8(), nullable=False),
+    ]
+)
 FRONTIER_FILE_SCHEMA = pa.schema(
     [pa.field(name, pa.string(), nullable=False) for name in ("frontier_id", "filter_id", "workload_id", "template_id")]
 )
@@ -27,7 +34,7 @@ FILE_SCHEMAS: dict[ShardKind, pa.Schema] = {
 
 _TEMPLATE_COLUMNS = {
     "shard_id": ("hash of the inputs of the shard this template was solved in", ""),
-    "template_id": ("h(shard_id, combination_id): equal placements keep it across libraries", ""),
+    "template_id": ("h(shard_id, combination_id[, 'launchable']): equal placements keep it across libraries", ""),
     "workload_id": ("workload the template serves", ""),
     "combination_id": ("node configurations and counts, e.g. H100-SXMx2*3+L40Sx1*3", ""),
     "n_nodes": ("nodes of the template", "nodes"),
@@ -57,6 +64,10 @@ _PROFILE_COLUMNS = {
     "memory_used_gib": ("GPU memory used on the node", "GiB"),
     "provenance": ("ground of the figure: measured, fitted, borrowed, derived", ""),
     "rel_error": ("expected relative error", "fraction"),
+    "launch_tp": (
+        "0 = best layout of the cell, else tp of another layout, of one replica, that engines can launch",
+        "GPUs",
+    ),
 }
 _FRONTIER_COLUMNS = {
     "frontier_id": ("hash of what this frontier was computed from", ""),
@@ -78,7 +89,7 @@ LANDED_TABLES = (
         columns_from_arrow(
             PROFILE_FILE_SCHEMA,
             _PROFILE_COLUMNS,
-            {"profile_id", "node_config", "workload_id", "layers", "position", "stages", "cycle_ms"},
+            {"profile_id", "node_config", "workload_id", "layers", "position", "stages", "cycle_ms", "launch_tp"},
         ),
         SHARD_SCHEMA,
     ),

@@ -63,10 +63,22 @@ VIEWS: tuple[View, ...] = (
         "profiles",
         "Rates of node configurations per workload, layers, position, stages and cycle",
         """
-        SELECT p.profile_set_id, r.* EXCLUDE (profile_id)
-        FROM main.profile_sets p JOIN shards.profile_rows r ON r.profile_id = p.profile_id""",
+        SELECT p.profile_set_id, r.* EXCLUDE (profile_id, launch_tp)
+        FROM main.profile_sets p JOIN shards.profile_rows r ON r.profile_id = p.profile_id
+        WHERE r.launch_tp = 0""",
         ("profile_sets", "profile_rows"),
         key=("profile_set_id", "node_config", "workload_id", "layers", "position", "stages", "cycle_ms"),
+    ),
+    View(
+        "launch_profiles",
+        "Rates of layouts of one replica that are not the best of their cell (profiles has that), for pipelines of nodes "
+        "with one tp, which is all that stock engines launch",
+        """
+        SELECT p.profile_set_id, r.* EXCLUDE (profile_id, launch_tp)
+        FROM main.profile_sets p JOIN shards.profile_rows r ON r.profile_id = p.profile_id
+        WHERE r.launch_tp > 0""",
+        ("profile_sets", "profile_rows"),
+        key=("profile_set_id", "node_config", "workload_id", "layers", "position", "stages", "cycle_ms", "tp"),
     ),
     View(
         "libraries",

@@ -17,7 +17,16 @@ from warehouse_cases import PHI, QWEN, land_frontier, profile, templates
 
 from catalogs.errors import LakeError
 from tasks.templates.schema import TEMPLATE_SCHEMA
-from warehouse.land import content_hash, file_sha256, find_shard, remove_temporaries, verify, write_shard
+from warehouse.land import (
+    content_hash,
+    file_sha256,
+    find_shard,
+    read_profiles,
+    remove_temporaries,
+    verify,
+    with_launch_rows,
+    write_shard,
+)
 from warehouse.records import ShardKind
 
 RATES = {"L40Sx4*1": 5, "H100-SXMx1*1+L40Sx4*2": 7}
@@ -145,11 +154,22 @@ def test_profiles_get_their_id_and_frontiers_keep_their_filter(tmp_path: Path) -
     landed = write_shard(tmp_path, table, content_hash(table), kind=ShardKind.PROFILES)
     stored = pq.read_table(tmp_path / landed.path)
     assert stored["profile_id"].to_pylist() == [content_hash(table)] * 2
-    assert stored.drop_columns("profile_id").to_pylist() == table.to_pylist()
+    assert stored["launch_tp"].to_pylist() == [0] * 2
+    assert stored.drop_columns(["profile_id", "launch_tp"]).to_pylist() == table.to_pylist()
     frontier = land_frontier(tmp_path, "f1", QWEN, ["t1"])
     assert (frontier.filter_id, frontier.workload_id) == ("all", QWEN)
     assert find_shard(tmp_path, "f1", kind=ShardKind.FRONTIER) == frontier
     assert find_shard(tmp_path, "f1") is None
+
+
+def test_launchable_layouts_lie_beside_the_best_ones(tmp_path: Path) -> None:
+    best = profile(QWEN)
+    rows = best.slice(0, 1)
+    launch = rows.set_column(rows.schema.get_field_index("tp"), rows.schema.field("tp"), pa.array([2], pa.int8()))
+    both = with_launch_rows(best, launch)
+    landed = write_shard(tmp_path, both, content_hash(both), kind=ShardKind.PROFILES)
+    assert landed.rows == 3
+    assert read_profiles(tmp_path, landed) == (best, launch)
 
 
 def test_workers_need_no_duckdb(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from warehouse_cases import (
     land_profile,
     library_record,
     new_lake,
+    profile,
     register,
     template_id,
     templates,
@@ -25,7 +26,7 @@ from warehouse_cases import (
 from catalogs.errors import LakeError, UnknownNameError
 from catalogs.types import Market, Offer
 from warehouse.connect import Lake
-from warehouse.land import write_shard
+from warehouse.land import with_launch_rows, write_shard
 from warehouse.publish import library_hash, log_build, make_current, profile_set_id, register_library
 from warehouse.read import (
     current_library,
@@ -192,6 +193,18 @@ def test_profile_sets_share_unchanged_profiles(lake: Lake) -> None:
     table = profiles(lake, first, PHI)
     assert sorted(table.column("reason").to_pylist(), key=str) == [None, "memory"]
     assert table.column("throughput_tok_per_s").null_count == 1  # infeasible is NULL, not zero
+
+
+def test_launchable_layouts_have_a_view_of_their_own(lake: Lake) -> None:
+    best = profile(QWEN)
+    launch = best.slice(0, 1).set_column(
+        best.schema.get_field_index("tp"), best.schema.field("tp"), pa.array([2], pa.int8())
+    )
+    file = write_shard(lake.root, with_launch_rows(best, launch), "p1", kind=ShardKind.PROFILES)
+    register_library(lake, library_record("lib1", [file]), [], [file], [], build_record("b1", "lib1"))
+    assert rows(lake, "SELECT layers, tp FROM profiles ORDER BY layers") == [(1, 4), (2, None)]
+    assert rows(lake, "SELECT layers, tp FROM launch_profiles") == [(1, 2)]
+    assert profiles(lake, profile_set_id(["p1"]), QWEN).num_rows == 2
 
 
 def test_frontier_of_a_library(lake: Lake) -> None:

@@ -23,6 +23,8 @@ AGREED = {
     "demand": "scenario_id model window_start demand_req_per_s basis",
     "profiles": "profile_set_id node_config workload_id layers position stages cycle_ms throughput_tok_per_s reason tp pp "
     "replicas batch memory_used_gib provenance rel_error",
+    "launch_profiles": "profile_set_id node_config workload_id layers position stages cycle_ms throughput_tok_per_s tp pp "
+    "replicas batch memory_used_gib provenance rel_error",
     "libraries": "library_id profile_set_id n_max rho mode built_at is_current",
     "builds": "build_id library_id started_at status n_combinations n_templates solve_s "
     "sample_n sample_max_rel_diff code_version",
@@ -104,7 +106,7 @@ def test_units_are_in_the_dictionary_where_they_are_in_the_name(lake: Lake) -> N
 
 def test_landed_files_have_the_solvers_columns() -> None:
     assert [c.name for c in TABLES["solved_templates"].columns] == TEMPLATE_SCHEMA.names
-    assert [c.name for c in TABLES["profile_rows"].columns] == ["profile_id", *PROFILE_SCHEMA.names]
+    assert [c.name for c in TABLES["profile_rows"].columns] == ["profile_id", *PROFILE_SCHEMA.names, "launch_tp"]
 
 
 def test_names_are_unique() -> None:
