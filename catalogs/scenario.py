@@ -289,9 +289,6 @@ def state_notes(loaded: LoadedScenario) -> list[tuple[str, str]]:
         notes.append(("unknown_demand", f"demand is unknown, so the last plan is held: {', '.join(unknown)}"))
     if loaded.rejects:
         notes.append(("rejected_rows", f"{len(loaded.rejects)} rows set aside, first: {loaded.rejects[0].line()}"))
-    shared = [limit.quota.family for limit in loaded.quota_limits if len(limit.units) > 1]
-    if shared:
-        notes.append(("quota_shared", f"quotas over several configurations: {', '.join(sorted(set(shared)))}"))
     if any(offer.market is Market.SPOT for offer in loaded.offers):
         notes.append(("spot_used", "spot machines may be taken back at any time"))
     nominal = sorted({c.gpu for c in loaded.node_configs.values() if loaded.catalog.gpus[c.gpu].memory_is_nominal})

@@ -11,9 +11,10 @@ import pyarrow as pa
 
 from catalogs.errors import HeldError, NothingFitsError
 from catalogs.ids import short_hash
+from catalogs.types import Market
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem
 from tasks.allocation.safety import MEASURED_GROUND, with_safe_rates
-from tasks.allocation.types import AllocationProblem, ModelDemand, Shortage
+from tasks.allocation.types import AllocationProblem, ModelDemand, SharedQuota, Shortage
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
@@ -98,8 +99,25 @@ def problem_of(
         init_share=loaded.scenario.policy.init_share,
         running=running,
         shortage=Shortage(loaded.scenario.policy.shortage),
+        quotas=shared_quotas(loaded),
         budget_usd_per_h=loaded.scenario.policy.budget_usd_per_h,
     )
+
+
+def shared_quotas(loaded: LoadedScenario) -> tuple[SharedQuota, ...]:
+    """Quotas over several configurations, which no capacity of a single one can express. Owned machines take none."""
+    rows = []
+    for limit in loaded.quota_limits:
+        quota = limit.quota
+        bought = {
+            config: units
+            for config, units in limit.units.items()
+            if (offer := loaded.best_offer(quota.region, config)) and offer.market is not Market.OWNED
+        }
+        if len(bought) > 1:
+            name = f"{quota.family} {quota.unit} in {quota.region}"
+            rows.append(SharedQuota(name, quota.region, bought, quota.limit))
+    return tuple(rows)
 
 
 def check_demand_known(loaded: LoadedScenario) -> None:
@@ -124,6 +142,7 @@ def inputs_hash(problem: AllocationProblem, library_id: str, loaded: LoadedScena
             "supply": pairs,
             "demand": [(d.model, d.planned_req_per_s, d.regions, d.min_regions, d.weight) for d in problem.demands],
             "headroom": [(c.workload_id, c.headroom, c.tokens_per_request) for c in problem.candidates],
+            "quotas": [(q.name, sorted(q.units.items()), q.limit) for q in problem.quotas],
             "running": sorted((*key, count) for key, count in problem.running.items()),
             "policy": loaded.scenario.policy.model_dump(mode="json"),
         }

@@ -83,6 +83,7 @@ def check_decision(problem: AllocationProblem, rows: Sequence[DecisionRow], tota
         return faults  # the rules below would only repeat them in other words
     return [
         *capacity_faults(problem, rows, templates),
+        *quota_faults(problem, rows, templates),
         *demand_faults(problem, rows, totals, templates),
         *cost_faults(problem, rows, totals),
         *figure_faults(totals),
@@ -165,6 +166,19 @@ def capacity_faults(
         have = int(problem.capacity_nodes[problem.regions.index(region), problem.node_configs.index(config)])
         if used > have:
             faults.append(f"{used} nodes {config} in {region}, {have} can be had")
+    return faults
+
+
+def quota_faults(
+    problem: AllocationProblem, rows: Iterable[DecisionRow], templates: dict[tuple[str, str], _Template]
+) -> list[str]:
+    """Quotas over several configurations that the nodes used exceed together."""
+    used = nodes_used(rows, templates)
+    faults = []
+    for quota in problem.quotas:
+        taken = sum(units * used.get((quota.region, config), 0) for config, units in quota.units.items())
+        if taken > quota.limit:
+            faults.append(f"quota {quota.name}: {taken} used, {quota.limit} allowed")
     return faults
 
 

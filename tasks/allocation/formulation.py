@@ -72,6 +72,7 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
                     start-up   I_i >= (n_i - n'_i) K p_i        removing is free
                     regions    sum_r b_mr + d_m >= k_m,  sum_i in w,r n_i >= b_mr
                     budget     sum_i p_i n_i <= B               rent only
+                    quota      sum_i in r (sum_c u_qc U_ic) n_i <= Q_q   u_qc units of quota q a node of c takes
 
     Rows are scaled to shares of demand, so coefficients stay within a few orders of magnitude.
     """
@@ -85,6 +86,7 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
     ]
     cost_terms += [(charge, 1.0) for charge in charges.values()]
     _capacity(model, problem, columns, n)
+    _quotas(model, problem, columns, n)
     if problem.budget_usd_per_h is not None:
         rent = [(n[i], float(p)) for i, p in enumerate(columns.price_usd_per_h)]
         scale = max(1.0, problem.budget_usd_per_h)
@@ -150,6 +152,15 @@ def _capacity(model: pulp.LpProblem, problem: AllocationProblem, columns: Column
             if len(using):
                 used = pulp.LpAffineExpression([(n[i], int(columns.counts[i, k])) for i in using])
                 model += used <= int(problem.capacity_nodes[r, k]), f"capacity_{r}_{k}"
+
+
+def _quotas(model: pulp.LpProblem, problem: AllocationProblem, columns: Columns, n: list[pulp.LpVariable]) -> None:
+    for q, quota in enumerate(problem.quotas):
+        units = np.array([quota.units.get(config, 0) for config in problem.node_configs], dtype=np.int64)
+        taken = np.where(columns.region == problem.regions.index(quota.region), columns.counts @ units, 0)
+        if taken.any():
+            terms = [(n[i], int(taken[i])) for i in np.flatnonzero(taken)]
+            model += pulp.LpAffineExpression(terms) <= quota.limit, f"quota_{q}"
 
 
 def _co_location(

@@ -92,7 +92,7 @@ def allocate(
         problem,
         columns,
         counts,
-        status=_status_of(gap, limits),
+        status=status_of(gap, limits),
         lower_bound_usd=found.bound,
         solve_s=clock.spent(),
         note=note,
@@ -235,7 +235,7 @@ def _cheapest(
     theta = min(served_shares(problem, columns, counts).values())
     status = SolveStatus.SHORTFALL
     if theta >= 1.0 - 1e-9 and regions_missing(problem, columns, counts) == 0:
-        status = _status_of(relative_gap(objective_usd(problem, columns, counts), bound), limits)
+        status = status_of(relative_gap(objective_usd(problem, columns, counts), bound), limits)
     return make_result(
         problem,
         columns,
@@ -249,7 +249,8 @@ def _cheapest(
     )
 
 
-def _status_of(gap: float, limits: SolveLimits) -> SolveStatus:
+def status_of(gap: float, limits: SolveLimits) -> SolveStatus:
+    """OPTIMAL, within the gap asked for, or stopped by a limit."""
     if gap <= OPTIMAL_GAP:
         return SolveStatus.OPTIMAL
     return SolveStatus.GAP if gap <= limits.gap * (1 + 1e-6) else SolveStatus.TIME_LIMIT

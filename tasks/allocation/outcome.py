@@ -128,6 +128,18 @@ def make_result(
     )
 
 
+def exceeded_quotas(problem: AllocationProblem, result: AllocationResult) -> list[str]:
+    """Names of the quotas over several configurations that an answer exceeds."""
+    rows = {(c.workload_id, t): c.counts[i] for c in problem.candidates for i, t in enumerate(c.template_ids)}
+    names = []
+    for quota in problem.quotas:
+        units = np.array([quota.units.get(config, 0) for config in problem.node_configs], dtype=np.int64)
+        here = (row for row in result.instances if row.region == quota.region)
+        if sum(row.instances * int(rows[row.workload_id, row.template_id] @ units) for row in here) > quota.limit:
+            names.append(quota.name)
+    return names
+
+
 def relative_gap(objective: float, bound: float) -> float:
     """(objective - bound) / objective; 0 where nothing is paid."""
     return (objective - bound) / objective if objective > 0 else 0.0

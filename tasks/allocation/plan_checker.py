@@ -286,12 +286,27 @@ def _shortfall_faults(problem: AllocationProblem, plan: Plan, rows: list[Decisio
     return faults
 
 
+def _binding_quotas(problem: AllocationProblem, useful: np.ndarray, used: Mapping[tuple[str, str], int]) -> set[str]:
+    """Quotas with too little left for one more node of a configuration that the workload can use, as texts."""
+    texts = set()
+    for quota in problem.quotas:
+        taken = sum(units * used.get((quota.region, config), 0) for config, units in quota.units.items())
+        wanted = [quota.units.get(c, 0) for c, is_useful in zip(problem.node_configs, useful, strict=True) if is_useful]
+        if any(units > quota.limit - taken for units in wanted):
+            texts.add(f"quota {quota.name} ({taken} of {quota.limit})")
+    return texts
+
+
 def _binding_faults(problem: AllocationProblem, row: PlanShortfall, used: Mapping[tuple[str, str], int]) -> list[str]:
     """Each configuration said to bind must be sold there, usable by the workload, and wholly used."""
     faults = []
     useful = np.asarray((_candidates(problem, row.workload_id).counts > 0).any(axis=0))
     for part in row.binding.split("; "):
         if part in ("budget", "no single configuration") or part.startswith("regions ("):
+            continue
+        if part.startswith("quota "):
+            if part not in _binding_quotas(problem, useful, used):
+                faults.append(f"shortfall of {row.workload_id}: {part!r} does not bind")
             continue
         match = _BINDING.match(part)
         if match is None or match["region"] not in problem.regions or match["config"] not in problem.node_configs:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from catalogs.errors import CoralError, HeldError, NothingFitsError, UnknownNameError
 from catalogs.ids import parse_combination_id
 from catalogs.types import Basis, Phase
-from tasks.allocation.types import AllocationProblem, ModelDemand, Shortage, WorkloadCandidates
+from tasks.allocation.types import AllocationProblem, ModelDemand, SharedQuota, Shortage, WorkloadCandidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ def build_problem(
     init_share: float = 0.0,
     running: Mapping[tuple[str, str], int] | None = None,
     shortage: Shortage = Shortage.UNIFORM,
+    quotas: Sequence[SharedQuota] = (),
     budget_usd_per_h: float | None = None,
 ) -> AllocationProblem:
     """The online problem of these inputs.
@@ -55,7 +56,7 @@ def build_problem(
     ``templates``: per workload id a table with ``template_id``, ``throughput_mtok_per_s`` and ``nodes`` (as
     TEMPLATE_SCHEMA) or ``combination_id``; further columns are ignored. ``price_usd_per_h``: by (region, node
     configuration); absent, None or NaN = not sold there. ``capacity`` must hold every pair that has a price.
-    ``running``: instances by (region, template id).
+    ``running``: instances by (region, template id). ``quotas``: limits over several configurations of a region.
 
     Raises HeldError where a demand is unknown (None or NaN), NothingFitsError where a workload with demand has no
     template that its regions sell, UnknownNameError for a region or workload not listed, CoralError for a value out of
@@ -75,6 +76,11 @@ def build_problem(
             allowed = [regions.index(region) for region in demand.regions]
             _check_something_sold(rows, price[allowed], demand.regions, templates.get(workload.workload_id))
         candidates.append(rows)
+    for quota in quotas:
+        if quota.region not in regions:
+            raise UnknownNameError("region", quota.region, regions, where=f"quota {quota.name}")
+        if quota.limit < 0 or any(units < 0 for units in quota.units.values()):
+            raise CoralError(f"quota {quota.name} has a negative limit or unit", remedy="give 0 or more")
     for key, count in (running or {}).items():
         if count < 0:
             raise CoralError(
@@ -91,6 +97,7 @@ def build_problem(
         init_share=init_share,
         running=dict(running or {}),
         shortage=shortage,
+        quotas=tuple(quotas),
         budget_usd_per_h=budget_usd_per_h,
     )
 

@@ -47,12 +47,14 @@ class Shortfall:
 
     ``extra``: cheapest extra nodes for its model while the plan's other models keep theirs; ``extra_rent_usd_per_h`` is
     what the plan's rent grows by with them. Empty with ``reason`` where nothing sold would close it.
+    ``quotas`` are the quotas over several configurations that are spent, as texts.
     ``regions`` is (served from, wanted) where a model that wants several regions is in fewer, else None.
     """
 
     workload_id: str
     missing_tok_per_s: float
     binding: tuple[BindingSupply, ...]
+    quotas: tuple[str, ...]
     budget_binds: bool
     regions: tuple[int, int] | None
     extra: tuple[ExtraNodes, ...]
@@ -62,6 +64,7 @@ class Shortfall:
     def binding_text(self) -> str:
         """For people: ``L40Sx4 in aws/us-east-2 (8 of 8); budget``."""
         parts = [f"{b.node_config} in {b.region} ({b.nodes} of {b.nodes})" for b in self.binding]
+        parts += self.quotas
         if self.budget_binds:
             parts.append("budget")
         if self.regions:
@@ -104,6 +107,7 @@ def explain_shortfalls(
                 workload_id=candidates.workload_id,
                 missing_tok_per_s=(missing if is_short else 0.0) * candidates.tokens_per_request,
                 binding=_binding(problem, candidates.counts, demand, used),
+                quotas=_binding_quotas(problem, candidates.counts, demand, used),
                 budget_binds=budget_binds,
                 regions=(regions, demand.min_regions) if regions < demand.min_regions > 1 else None,
                 extra=extra,
@@ -162,6 +166,20 @@ def _binding(
     return tuple(rows)
 
 
+def _binding_quotas(
+    problem: AllocationProblem, counts: NDArray[np.int16], demand: ModelDemand, used: NDArray[np.int64]
+) -> tuple[str, ...]:
+    """Quotas of allowed regions with too little left for one more node of a configuration the workload can use."""
+    useful = (counts > 0).any(axis=0)
+    texts = []
+    for quota in problem.quotas:
+        units = np.array([quota.units.get(config, 0) for config in problem.node_configs], dtype=np.int64)
+        taken = int(used[problem.regions.index(quota.region)] @ units)
+        if quota.region in demand.regions and (units[useful] > quota.limit - taken).any():
+            texts.append(f"quota {quota.name} ({taken} of {quota.limit})")
+    return tuple(texts)
+
+
 def _cheapest_extra(
     problem: AllocationProblem,
     result: AllocationResult,
@@ -173,7 +191,8 @@ def _cheapest_extra(
 
     Notation: e_rc >= 0 whole, extra nodes; n_i instances of the model; L_rc capacity left by the other models. Minimise
     sum p_rc e_rc + 0.001 sum p_i n_i subject to sum U_ic n_i - e_rc <= L_rc and the model's demand, phase and region
-    rows of the allocation. The budget is left out: what it would have to grow by is reported.
+    rows of the allocation. The budget is left out: what it would have to grow by is reported. Quotas are left out too:
+    one that binds is named.
     """
     own = tuple(row for row in result.instances if row.workload_id in demand.workload_ids)
     own_used = np.zeros_like(used)
@@ -191,6 +210,7 @@ def _cheapest_extra(
         init_share=0.0,
         running={},
         budget_usd_per_h=None,
+        quotas=(),
     )
     columns = make_columns(alone)
     if len(columns) == 0:

@@ -62,6 +62,19 @@ class ModelDemand:
 
 
 @dataclass(frozen=True, slots=True)
+class SharedQuota:
+    """A provider's limit over several node configurations of a region: sum of ``units[config]`` x nodes <= ``limit``.
+
+    ``name`` is for people (``G vcpu in aws/us-east-2``). Nodes of configurations not in ``units`` take none of it.
+    """
+
+    name: str
+    region: str
+    units: Mapping[str, int]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class AllocationProblem:
     """Prices and capacity are [regions, node_configs] arrays; a NaN price means not sold there, and the node cannot be
     used. ``capacity_nodes`` is never infinite; ``capacity_basis`` says where each figure comes from. ``running`` counts
@@ -78,6 +91,7 @@ class AllocationProblem:
     init_share: float = 0.0
     running: Mapping[tuple[str, str], int] = field(default_factory=dict)
     shortage: Shortage = Shortage.UNIFORM
+    quotas: tuple[SharedQuota, ...] = ()
     budget_usd_per_h: float | None = None
 
 

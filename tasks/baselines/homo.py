@@ -97,11 +97,11 @@ def homo_greedy(problem: AllocationProblem) -> HomoGreedy:
     instances are ignored, as in the paper.
     """
     problem = homogeneous_only(problem)
-    left = problem.capacity_nodes.copy()
+    left, uses = _supply(problem)
     rows: list[GreedyRow] = []
     missing: list[str] = []
     for demand in problem.demands:
-        unmet = _serve_model(problem, demand, left, rows)
+        unmet = _serve_model(problem, demand, left, uses, rows)
         if unmet > demand.planned_req_per_s * _TOLERANCE:
             missing.append(f"{demand.model} {unmet:.4g} of {demand.planned_req_per_s:.4g} req/s")
     cost = math.fsum(row.cost_usd_per_h for row in rows)
@@ -113,8 +113,26 @@ def homo_greedy(problem: AllocationProblem) -> HomoGreedy:
     return HomoGreedy(cost, "", tuple(rows))
 
 
+def _supply(problem: AllocationProblem) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
+    """Supply [regions, configurations + quotas] and what each workload's templates take of it: a quota over several
+    configurations counts as one more column, without limit in regions that it is not of."""
+    units = np.array(
+        [[quota.units.get(c, 0) for quota in problem.quotas] for c in problem.node_configs], dtype=np.int64
+    )
+    units = units.reshape(len(problem.node_configs), len(problem.quotas))
+    limits = np.full((len(problem.regions), len(problem.quotas)), np.iinfo(np.int64).max // 2)
+    for q, quota in enumerate(problem.quotas):
+        limits[problem.regions.index(quota.region), q] = quota.limit
+    counts = [candidates.counts.astype(np.int64) for candidates in problem.candidates]
+    return np.hstack([problem.capacity_nodes, limits]), [np.hstack([rows, rows @ units]) for rows in counts]
+
+
 def _serve_model(
-    problem: AllocationProblem, demand: ModelDemand, left: NDArray[np.int64], rows: list[GreedyRow]
+    problem: AllocationProblem,
+    demand: ModelDemand,
+    left: NDArray[np.int64],
+    uses: Sequence[NDArray[np.int64]],
+    rows: list[GreedyRow],
 ) -> float:
     """Serve one model; takes nodes from ``left``, appends ``rows``; returns the req/s not served."""
     unmet = demand.planned_req_per_s
@@ -132,7 +150,7 @@ def _serve_model(
         want = unmet
         if served_regions < demand.min_regions - 1:
             want = min(unmet, demand.planned_req_per_s / demand.min_regions)
-        picks = _serve_region(problem, workloads, options[r], left[r], want)
+        picks = _serve_region(uses, workloads, options[r], left[r], want)
         if picks is None:
             continue
         got, chosen = picks
@@ -140,7 +158,7 @@ def _serve_model(
         served_regions += 1
         for w, i, many in chosen:
             c = problem.candidates[w]
-            left[r] -= many * c.counts[i].astype(np.int64)
+            left[r] -= many * uses[w][i]
             price = float(c.counts[i] @ np.nan_to_num(problem.price_usd_per_h[r]))
             rows.append(GreedyRow(problem.regions[r], c.template_ids[i], c.workload_id, many, many * price))
         if unmet <= demand.planned_req_per_s * _TOLERANCE and served_regions >= demand.min_regions:
@@ -164,41 +182,40 @@ def _ranked(
 
 
 def _serve_region(
-    problem: AllocationProblem,
+    uses: Sequence[NDArray[np.int64]],
     workloads: Sequence[int],
     options: Sequence[tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]],
     left: NDArray[np.int64],
     want: float,
 ) -> tuple[float, list[tuple[int, int, int]]] | None:
     """The rate served (at most ``want``) and the (workload, template, instances) for it; None if none can be."""
-    best = _take(problem, workloads, options, left, want)
+    best = _take(uses, workloads, options, left, want)
     if best is not None:
         return want, best
     low, high = 0.0, want
     for _ in range(_BISECTIONS):
         middle = (low + high) / 2
-        chosen = _take(problem, workloads, options, left, middle)
+        chosen = _take(uses, workloads, options, left, middle)
         low, high, best = (low, middle, best) if chosen is None else (middle, high, chosen)
     return None if best is None else (low, best)
 
 
 def _take(
-    problem: AllocationProblem,
+    uses: Sequence[NDArray[np.int64]],
     workloads: Sequence[int],
     options: Sequence[tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]],
     left: NDArray[np.int64],
     want: float,
 ) -> list[tuple[int, int, int]] | None:
-    """Greedy choice that brings every phase to ``want`` req/s within ``left`` nodes; None if a phase falls short."""
+    """Greedy choice that brings every phase to ``want`` req/s within what is ``left``; None if a phase falls short."""
     left = left.copy()
     chosen: list[tuple[int, int, int]] = []
     for w, (order, rate, _) in zip(workloads, options, strict=True):
         short = want
-        counts = problem.candidates[w].counts
         for i in order:
             if short <= want * _TOLERANCE:
                 break
-            used = counts[i].astype(np.int64)
+            used = uses[w][i]
             fits = int((left[used > 0] // used[used > 0]).min())
             many = min(fits, math.ceil(short / rate[i] * (1 - _TOLERANCE)))
             if many > 0:

@@ -201,7 +201,7 @@ def _region_plans(p: AllocationProblem, r: int, active: Sequence[ModelDemand], l
         for used, rates, rent, cost in states:
             for n in itertools.count():
                 now = used + n * nodes
-                if (now > p.capacity_nodes[r]).any():
+                if (now > p.capacity_nodes[r]).any() or _over_quota(p, r, now):
                     break
                 new_rates = dict(rates)
                 new_rates[m, phase] = new_rates.get((m, phase), 0.0) + n * rate
@@ -215,6 +215,14 @@ def _region_plans(p: AllocationProblem, r: int, active: Sequence[ModelDemand], l
         for m, demand in enumerate(active):
             q[s, m] = min(rates.get((m, phase), 0.0) for phase in range(len(demand.workload_ids)))
     return q, np.array([s[2] for s in states]), np.array([s[3] for s in states]), (q > 0).astype(int)
+
+
+def _over_quota(p: AllocationProblem, r: int, nodes) -> bool:
+    return any(
+        sum(q.units.get(c, 0) * int(n) for c, n in zip(p.node_configs, nodes, strict=True)) > q.limit
+        for q in p.quotas
+        if q.region == p.regions[r]
+    )
 
 
 def _region_columns(p: AllocationProblem, r: int, active: Sequence[ModelDemand]):

@@ -9,6 +9,7 @@ least costs as rows, closes the rest.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,9 +25,9 @@ from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
 from tasks.allocation.formulation import Goal, Target
 from tasks.allocation.highs import MipStatus
-from tasks.allocation.ilp import GoalOutcome, allocate, solve_goal
-from tasks.allocation.outcome import objective_usd, relative_gap
-from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits
+from tasks.allocation.ilp import GoalOutcome, allocate, solve_goal, status_of
+from tasks.allocation.outcome import exceeded_quotas, objective_usd, relative_gap
+from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
 
 _MANY_REGIONS = 3  # up to so many, regions are joined exactly for the bound
 _COARSE, _FINE, _CELLS = 4096, 65536, 512
@@ -38,8 +39,22 @@ _ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed I
 
 
 def solve_covers(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage: bool = True) -> AllocationResult:
-    """Least-cost instances by covers; same rules, statuses and shortages as :func:`tasks.allocation.ilp.solve_ilp`."""
-    return allocate(problem, limits, covers_goal, allow_shortage=allow_shortage)
+    """Least-cost instances by covers; same rules, statuses and shortages as :func:`tasks.allocation.ilp.solve_ilp`.
+
+    Quotas over several configurations are left out first: an answer within them is the answer. Else the reference ILP,
+    which has them as rows, answers, with the better of both bounds.
+    """
+    if not problem.quotas:
+        return allocate(problem, limits, covers_goal, allow_shortage=allow_shortage)
+    relaxed = allocate(replace(problem, quotas=()), limits, covers_goal, allow_shortage=allow_shortage)
+    if relaxed.status in (SolveStatus.INFEASIBLE, SolveStatus.ERROR) or not exceeded_quotas(problem, relaxed):
+        return relaxed
+    exact = allocate(problem, limits, solve_goal, allow_shortage=allow_shortage)
+    if relaxed.theta < 1 or exact.theta < 1 or not exact.instances:
+        return replace(exact, theta_upper=min(exact.theta_upper, relaxed.theta_upper))
+    bound = min(max(exact.lower_bound_usd, relaxed.lower_bound_usd), exact.objective_usd)
+    gap = relative_gap(exact.objective_usd, bound)
+    return replace(exact, lower_bound_usd=bound, gap=gap, status=status_of(gap, limits))
 
 
 def covers_goal(
