@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flows.simulate_inputs import WARM_UP_S, SimulateInputs, Stream
+from flows.simulate_inputs import WARM_UP_S, SimulateInputs
+from flows.simulate_streams import Stream
 from warehouse.results import find_result, write_result
 
 if TYPE_CHECKING:

@@ -65,13 +65,15 @@ def _instance(alias: str, workload_id: str, config: str, rate: float, stage: dic
     }  # fmt: skip
 
 
-def publish_small_plan(folder: Path, ttft_ms: float = 1200) -> Path:
-    """The scenario's file in ``folder``, its plan published as version 1 in ``folder/.coral``."""
+def publish_small_plan(folder: Path, text: str | None = None) -> Path:
+    """The scenario's file in ``folder`` (or ``text`` in its place), its plan published as version 1 in ``folder/.coral``."""
     from warehouse.connect import Lake
     from warehouse.plans import publish_plan
     from warehouse.records import AllocationRun
 
-    scenario = write_scenario(folder, ttft_ms)
+    scenario = write_scenario(folder)
+    if text is not None:
+        scenario.write_text(text)
     with Lake.open(folder / ".coral") as lake:
         publish_plan(lake, small_plan(scenario), AllocationRun("run", "small", datetime(2026, 8, 1, tzinfo=UTC)))
     return scenario

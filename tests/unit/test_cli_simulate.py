@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from flows_cases import write_scenario
 from simulate_cases import publish_small_plan
 
 from catalogs.errors import CoralError, InputError, LakeError, UnknownNameError
@@ -200,3 +201,26 @@ def test_validation_text_shows_errors_with_their_sign_and_what_is_open() -> None
     text = "\n".join(line.text for line in validation_lines(document))
     assert "-10.0 %" in text
     assert text.endswith("Not validated\n  - splits")
+
+
+def test_poisson_draws_lengths_from_the_scenarios_own_trace(tmp_path: Path) -> None:
+    trace_file(tmp_path, "mine.csv", [(0, 700, 90), (1, 1500, 30), (2, 1100, 60)])
+    stated = "lengths: {input: 1155, output: 211}"
+    text = write_scenario(tmp_path).read_text()
+    assert stated in text
+    publish_small_plan(tmp_path, text.replace(stated, "lengths: {file: mine.csv}"))
+    parts = {part.model: part for part in inputs_of(tmp_path).streams[0].models}
+    assert parts[PHI].input_tokens.tolist() == [700, 1500, 1100]
+    assert parts[GPT].input_tokens.tolist() == [2048]
+
+
+def test_a_catalog_trace_that_is_not_here_is_drawn_from_its_moments(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CORAL_SHARED_DATA", str(tmp_path / "nothing"))
+    text = write_scenario(tmp_path).read_text()
+    publish_small_plan(tmp_path, text.replace("{input: 1155, output: 211}", "{trace: azure-conv-2023}"))
+    inputs = inputs_of(tmp_path)
+    part = next(part for part in inputs.streams[0].models if part.model == PHI)
+    assert part.input_tokens.mean() == pytest.approx(1154.7, rel=0.02)
+    assert any("azure-conv-2023 are drawn from its moments" in note for note in inputs.notes)
