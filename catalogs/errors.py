@@ -51,11 +51,12 @@ class Finding:
     remedy: str
 
     def line(self) -> str:
-        """The finding as one line for a person."""
+        """The finding as one line for a person, whatever characters the input's own names hold."""
         unit = "line" if self.file.endswith((".yaml", ".yml")) else "row"
         where = self.file + (f", {unit} {self.row}" if self.row else "") + (f", {self.column}" if self.column else "")
         value = f" (got {self.value!r})" if self.value != "" else ""
-        return f"{where}: {self.reason}{value}. To fix: {self.remedy}"
+        text = f"{where}: {self.reason}{value}. To fix: {self.remedy}"
+        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class InputError(CoralError):
