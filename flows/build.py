@@ -40,7 +40,7 @@ def build_library(
     inputs = resolve_inputs(settings, loaded)
     if settings.library_key is not None:
         inputs = replace(inputs, library_key=settings.library_key)
-    done = None if settings.force else _find_registered(settings.lake_root, inputs)
+    done = None if settings.force else _find_registered(settings.lake_root, inputs, verify=True)
     return done or _build(settings, inputs, progress or SilentProgress())
 
 
@@ -73,9 +73,12 @@ def library_names(lake_root: Path, inputs: BuildInputs) -> LibraryNames | None:
     return LibraryNames(inputs.library_id(profile_set, f"{inputs.solver}-{SOLVER_VERSION}"), profile_set)
 
 
-def _find_registered(lake_root: Path, inputs: BuildInputs) -> BuildResult | None:
-    """The answer when the library of ``inputs`` is in the lake already; it is then made the current one."""
-    from warehouse.builds import last_build, library_shard_count
+def _find_registered(lake_root: Path, inputs: BuildInputs, *, verify: bool = False) -> BuildResult | None:
+    """The answer when the library of ``inputs`` is in the lake already; it is then made the current one.
+
+    ``verify``: not when a file of it is missing or damaged, so that a build makes it anew.
+    """
+    from warehouse.builds import damaged_files, last_build, library_shard_count
     from warehouse.connect import Lake
     from warehouse.publish import make_current
     from warehouse.read import current_library_id, library_content_hash
@@ -86,7 +89,7 @@ def _find_registered(lake_root: Path, inputs: BuildInputs) -> BuildResult | None
         return None
     with Lake.open(lake_root, read_only=True) as lake:
         content = library_content_hash(lake, names.library_id)
-        if content is None:
+        if content is None or (verify and damaged_files(lake, names.library_id)):
             return None
         is_current = current_library_id(lake, inputs.library_key) == names.library_id
         build = last_build(lake, names.library_id)
