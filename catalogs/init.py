@@ -54,6 +54,7 @@ policy:
 availability: {file: availability.csv, default_nodes: 8}   # nodes to assume where nothing is known
 quotas: {file: quotas.csv}
 demand: {file: demand.csv}
+# efficiency: {file: efficiency.csv}    # factors of your own GPUs; `coral profiles fit --out efficiency.csv` makes them
 # profiles: {file: measured.csv}        # node rates that you measured; `coral profiles add rates.csv` checks and adds them
 # calibration: {file: calibration.csv}  # de-ratings from `vllm bench serve`; `coral profiles add bench.json` adds them
 """
