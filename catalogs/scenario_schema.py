@@ -135,7 +135,8 @@ class PolicySection(Section):
     """How to plan. ``headroom: auto`` is 0.8 of the rate for prefill, 0.9 for decode. ``demand_percentile``: of one-minute
     Poisson counts at the stated mean (null = plan for the mean). ``init_minutes`` of an ``interval_minutes`` long plan are
     lost on a new node. ``safety_percentile``: plan with rates that hold in that share of cases, given each rate's error
-    (null = with the expected rates). ``measured_only``: use only rates that rest on measurements or fits to them."""
+    (null = with the expected rates). ``measured_only``: use only rates that rest on measurements or fits to them.
+    ``launchable_only``: use only templates that stock engines launch."""
 
     shortage: Literal["uniform", "priority"] = "uniform"
     headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_auto)] = AUTO_HEADROOM
@@ -146,6 +147,7 @@ class PolicySection(Section):
     budget_usd_per_h: Positive | None = None
     safety_percentile: Percentile | None = None
     measured_only: Flag = False
+    launchable_only: Flag = False
 
     @property
     def init_share(self) -> float:

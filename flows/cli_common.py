@@ -77,6 +77,10 @@ SafetyOption = Annotated[
 MeasuredOption = Annotated[
     bool, typer.Option("--measured-only", help="Leave out rates that are not measured or fitted to measurements.")
 ]
+LaunchableOption = Annotated[
+    bool,
+    typer.Option("--launchable-only", help="Leave out templates that stock engines cannot launch; says what it costs."),
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Build the library however large it is.", show_default=False)]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", min=1, help="Local workers. [default: one per core]", show_default=False)

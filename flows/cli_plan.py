@@ -14,6 +14,7 @@ from flows.cli_common import (
     ExitCode,
     JsonOption,
     LakeOption,
+    LaunchableOption,
     MeasuredOption,
     Mode,
     ModeOption,
@@ -91,6 +92,7 @@ def allocate(
     ] = False,
     safety: SafetyOption = None,
     measured_only: MeasuredOption = False,
+    launchable_only: LaunchableOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose what to rent from the library that is built, and print the plan. Writes nothing without --publish.
@@ -100,7 +102,8 @@ def allocate(
     from flows import planning
     from flows.cli_progress import show_progress
 
-    settings = _with_policy(_settings(scenario, lake, mode, Solver.EXACT, None, None), safety, measured_only)
+    settings = _settings(scenario, lake, mode, Solver.EXACT, None, None)
+    settings = _with_policy(settings, safety, measured_only, launchable_only)
     with show_progress() as progress:
         outcome = planning.allocate(settings, progress, publish=publish)
     _show(outcome, as_json)
@@ -115,6 +118,7 @@ def plan(
     workers: WorkersOption = None,
     safety: SafetyOption = None,
     measured_only: MeasuredOption = False,
+    launchable_only: LaunchableOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -125,7 +129,8 @@ def plan(
     from flows import planning
     from flows.cli_progress import show_progress
 
-    settings = _with_policy(_settings(scenario, lake, mode, solver, dask_address, workers, yes), safety, measured_only)
+    settings = _settings(scenario, lake, mode, solver, dask_address, workers, yes)
+    settings = _with_policy(settings, safety, measured_only, launchable_only)
     with show_progress() as progress:
         outcome = planning.plan_scenario(settings, progress)
     _show(outcome, as_json)
@@ -155,10 +160,17 @@ def _settings(
     return replace(settings, threads=workers)
 
 
-def _with_policy(settings: BuildSettings, safety: str | None, measured_only: bool) -> BuildSettings:
+def _with_policy(
+    settings: BuildSettings, safety: str | None, measured_only: bool, launchable_only: bool
+) -> BuildSettings:
     from dataclasses import replace
 
-    return replace(settings, safety_percentile=percentile_of(safety), measured_only=measured_only)
+    return replace(
+        settings,
+        safety_percentile=percentile_of(safety),
+        measured_only=measured_only,
+        launchable_only=launchable_only,
+    )
 
 
 def build_text(result: BuildResult) -> str:

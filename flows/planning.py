@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from catalogs.errors import CoralError, HeldError
 from flows.settings import BuildSettings, Progress, progress_stage
-from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState
+from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, PlanWarning
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
 
 if TYPE_CHECKING:
@@ -73,14 +73,16 @@ def _decide(
     loaded: LoadedScenario, lake: Lake, library_id: str, last: Plan | None, progress: Progress, now: datetime
 ) -> Plan:
     from flows.planning_inputs import planning_inputs
+    from flows.restriction import restriction_notes
 
     with progress_stage(progress, "allocate"):
         inputs = planning_inputs(loaded, lake, library_id, last)
         result = _solve(inputs.problem)
     with progress_stage(progress, "baselines"):
         baselines = _baselines(inputs.problem)
+        restriction = restriction_notes(loaded, lake, library_id, inputs.problem)
     with progress_stage(progress, "check"):
-        return _document(loaded, lake, library_id, last, inputs, result, baselines, now)
+        return _document(loaded, lake, library_id, last, inputs, result, baselines, restriction, now)
 
 
 def _solve(problem: AllocationProblem) -> AllocationResult:
@@ -121,6 +123,7 @@ def _document(
     inputs: PlanningInputs,
     result: AllocationResult,
     baselines: PlanBaselines,
+    restriction: tuple[PlanWarning, ...],
     now: datetime,
 ) -> Plan:
     """The plan document, checked column by column against the tables it came from."""
@@ -158,7 +161,8 @@ def _document(
             slo_ms=slo_ms,
         ),
     )
-    plan = plan.model_copy(update={"warnings": plan_warnings(loaded, plan), "reason": plan_reason(plan, last)})
+    notes = (*plan_warnings(loaded, plan), *restriction)
+    plan = plan.model_copy(update={"warnings": notes, "reason": plan_reason(plan, last)})
     facts = PlanFacts(templates, {offer.offer_id: offer for offer in loaded.offers}, slo_ms)
     faults = check_plan(inputs.problem, plan, facts)
     if faults:

@@ -9,21 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from catalogs.errors import HeldError, NothingFitsError
+from catalogs.errors import HeldError
 from catalogs.ids import short_hash
 from catalogs.types import Market
+from flows.candidates import candidates
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem
-from tasks.allocation.safety import MEASURED_GROUND, with_safe_rates
 from tasks.allocation.types import AllocationProblem, ModelDemand, SharedQuota, Shortage
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
     from tasks.allocation.plan import Plan
     from warehouse.connect import Lake
-
-FRONTIER_FILTER = "all"
-MEASURED_FILTER = "measured"
-_SLIM = ("template_id", "combination_id", "throughput_mtok_per_s", "provenance", "rel_error")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,27 +32,18 @@ class PlanningInputs:
 
 
 def planning_inputs(loaded: LoadedScenario, lake: Lake, library_id: str, last_plan: Plan | None) -> PlanningInputs:
-    """The online problem of a scenario over the frontier of ``library_id``.
+    """The online problem of a scenario over the templates of ``library_id`` that :func:`flows.candidates.candidates` gives.
 
-    What runs is what the last published plan says; its templates stay candidates when the library still has them.
-    Rates are those that hold in ``policy.safety_percentile`` of cases where one is set.
-    Raises HeldError where a demand is unknown, LakeError where the library lacks a frontier, NothingFitsError where
-    ``policy.measured_only`` leaves a workload nothing, and what
-    :func:`tasks.allocation.prepare.build_problem` raises.
+    What runs is what the last published plan says; its templates stay candidates when the library still has them and the
+    policy allows them. Raises HeldError where a demand is unknown, and what that function and
+    :func:`tasks.allocation.prepare.build_problem` raise.
     """
     check_demand_known(loaded)
     running = _running(last_plan)
-    policy = loaded.scenario.policy
     templates: dict[str, pa.Table] = {}
+    ids = {template_id for _, template_id in running}
     for workload in loaded.workloads:
-        ids = [key[1] for key in running]
-        found = _candidates(lake, library_id, workload.workload_id, ids, policy.measured_only)
-        if policy.measured_only and not found.num_rows:
-            raise NothingFitsError(
-                f"{workload.alias}: no template rests on measured or fitted rates alone",
-                remedy="plan without --measured-only, or add measurements with `coral profiles add`",
-            )
-        templates[workload.workload_id] = with_safe_rates(found, policy.safety_percentile)
+        templates[workload.workload_id] = candidates(lake, library_id, workload, ids, loaded.scenario.policy)
     known = {template_id for table in templates.values() for template_id in table["template_id"].to_pylist()}
     running = {key: count for key, count in running.items() if key[1] in known}
     problem = problem_of(loaded, templates, running)
@@ -160,23 +147,6 @@ def _running(last_plan: Plan | None) -> dict[tuple[str, str], int]:
     if last_plan is None:
         return {}
     return {(row.region, row.template_id): row.instances for row in last_plan.instances}
-
-
-def _candidates(lake: Lake, library_id: str, workload_id: str, running: list[str], measured_only: bool) -> pa.Table:
-    """The frontier of a workload, and running templates that are not on it but still in the library. ``measured_only``:
-    of those whose rates are measured or fitted."""
-    from warehouse import read
-
-    filter_id = MEASURED_FILTER if measured_only else FRONTIER_FILTER
-    frontier = read.frontier_templates(lake, library_id, workload_id, filter_id).select(_SLIM)
-    missing = set(running) - set(frontier["template_id"].to_pylist())
-    if not missing:
-        return frontier
-    rows = read.library_templates(lake, library_id, workload_id).select(_SLIM)
-    allowed = MEASURED_GROUND if measured_only else set(rows["provenance"].to_pylist())
-    pairs = zip(rows["template_id"].to_pylist(), rows["provenance"].to_pylist(), strict=True)
-    mask = pa.array([name in missing and ground in allowed for name, ground in pairs], pa.bool_())
-    return pa.concat_tables([frontier, rows.filter(mask)])
 
 
 def reference_inputs(loaded: LoadedScenario, now: datetime) -> Mapping[str, Any]:

@@ -63,8 +63,9 @@ class BuildSettings:
     ``scenario`` is the name of a shipped scenario or a path. ``mode`` (``cycle`` or ``paper``) overrides the scenario's.
     ``solver`` is ``exact`` or ``ilp``. ``dask_address`` None = ``threads`` threads of this process. ``sample_n``
     combinations are solved again by the ILP, as many as ``sample_time_s`` allow. ``force`` solves finished shards again as
-    well. ``safety_percentile`` and ``measured_only`` replace the scenario's policy where they are set. ``library_key`` None =
-    the library becomes the scenario's current one, else that of this key. ``accept_large`` builds whatever the size.
+    well. ``safety_percentile``, ``measured_only`` and ``launchable_only`` replace the scenario's policy where they are set.
+    ``library_key`` None = the library becomes the scenario's current one, else that of this key. ``accept_large`` builds
+    whatever the size.
     """
 
     scenario: str | Path
@@ -78,6 +79,7 @@ class BuildSettings:
     force: bool = False
     safety_percentile: float | None = None
     measured_only: bool = False
+    launchable_only: bool = False
     library_key: str | None = None
     accept_large: bool = False
 
@@ -86,8 +88,7 @@ class BuildSettings:
         update: dict[str, object] = {}
         if self.safety_percentile is not None:
             update["safety_percentile"] = self.safety_percentile
-        if self.measured_only:
-            update["measured_only"] = True
+        update |= {name: True for name in ("measured_only", "launchable_only") if getattr(self, name)}
         if not update:
             return loaded
         scenario = loaded.scenario

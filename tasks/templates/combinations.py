@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from catalogs.errors import NothingFitsError
@@ -219,3 +221,19 @@ def _largest_memory(memory: Sequence[int], n_max: int, limit: int) -> int:
     for _ in range(n_max):
         sums |= {total + size for total in sums for size in set(memory) if total + size <= limit}
     return max(sums)
+
+
+def counts_of(combination_ids: pa.ChunkedArray | pa.Array) -> tuple[tuple[str, ...], NDArray[np.int8]]:
+    """Node configurations (sorted) of canonical combination ids, and each id's counts of them: int8 [N, K]."""
+    ids = combination_ids.combine_chunks() if isinstance(combination_ids, pa.ChunkedArray) else combination_ids
+    parts = pc.split_pattern(ids, "+")
+    row = np.repeat(np.arange(len(ids)), parts.value_lengths().to_numpy(zero_copy_only=False))
+    encoded = parts.flatten().dictionary_encode()
+    known = [text.rsplit("*", 1) for text in encoded.dictionary.to_pylist()]
+    names = tuple(sorted({name for name, _ in known}))
+    config = np.array([names.index(name) for name, _ in known], np.int64)
+    amount = np.array([int(count) for _, count in known], np.int8)
+    code = encoded.indices.to_numpy(zero_copy_only=False)
+    counts = np.zeros((len(ids), len(names)), np.int8)
+    counts[row, config[code]] = amount[code]
+    return names, counts
