@@ -33,7 +33,8 @@ p { margin: 4px 0; }
 .verdict { border-left: 6px solid #009E73; }
 .verdict.missed { border-left-color: #C2410C; }
 .grid { display: grid; gap: 8px 20px; grid-template-columns: repeat(4, minmax(0, 1fr)); margin-top: 8px; }
-.pair { display: grid; gap: 20px 32px; grid-template-columns: minmax(0, 13fr) minmax(0, 12fr); }
+.pair { display: flex; flex-wrap: wrap; gap: 20px 32px; }
+.pair > .wide { flex: 1 1 auto; max-width: 100%; }
 .pair table { font-size: 13px; } .pair th { font-size: 12px; } .pair th, .pair td { padding: 5px 7px; }
 .chart { min-width: 0; width: 100%; }
 .chart.vega-embed { display: block; padding: 0; }
@@ -46,7 +47,6 @@ td.bad { color: #A63A0A; font-weight: 600; }
 td.good { color: #00684C; }
 ul { margin: 4px 0; padding-left: 20px; }
 nav a { margin-right: 16px; color: #005A8C; }
-@media (max-width: 1380px) { .pair { grid-template-columns: minmax(0, 1fr); } }
 @media (max-width: 1100px) { .grid { grid-template-columns: repeat(2, minmax(0, 1fr)); } main { padding: 16px; } }
 @media (max-width: 520px) { .grid { grid-template-columns: minmax(0, 1fr); } }
 @media print { body { background: #FFF; } .card { break-inside: avoid; } }

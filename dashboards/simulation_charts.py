@@ -77,7 +77,7 @@ def latency_chart(row: Row, grid: Sequence[float]) -> Row:
         .encode(x=x, y=y)
     )
     verdict = "kept" if row["is_met"] else "MISSED"
-    subtitle = f"SLO {slo:,g} ms: {floor_percent(met)} within, {row['slo_percentile']:g} % asked, {verdict}"
+    subtitle = f"SLO {slo:,g} ms: {floor_percent(met)} within ({row['slo_percentile']:g} %), {verdict}"
     return _finish(alt.layer(level, limit, curve, mark), _NAMES[row["phase"]].capitalize(), subtitle)
 
 
@@ -100,12 +100,14 @@ def queue_chart(time_s: Sequence[float], queues: Sequence[tuple[str, Sequence[fl
         for t, n in zip(time_s, waiting, strict=True)
     ]
     names = ["prefill", "decode"]
+    most = max((n for _, waiting in queues for n in waiting), default=0.0)
+    form = "~s" if most >= 10 else ".2~f"
     chart = (
         alt.Chart(alt.Data(values=values))
         .mark_line(strokeWidth=1.75)
         .encode(
             x=alt.X("minute:Q", title="minute", axis=alt.Axis(tickCount=6, grid=False)),
-            y=alt.Y("waiting:Q", title=None, axis=alt.Axis(tickCount=5, format="~s")),
+            y=alt.Y("waiting:Q", title=None, axis=alt.Axis(tickCount=5, format=form)),
             color=alt.Color(
                 "phase:N", title=None, scale=alt.Scale(domain=names, range=[BLUE, ORANGE]), legend=_legend()
             ),

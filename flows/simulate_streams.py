@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from tasks.simulation.streams import ModelStream
 
 
+_STATED = "every request has the stated mean prompt and answer: "
+
+
 @dataclass(frozen=True)
 class Stream:
     """One stream to replay: a short name, what it is in words, and the requests of each model."""
@@ -60,7 +63,15 @@ def make_streams(
         text = f"trace {whole}, {kind}, at {at}" if name else f"Poisson at {at}"
         mixed = "".join(f"; {models[model]}: trace {Path(label).stem}" for model, (label, _) in own_traces.items())
         streams.append(Stream(whole + ("+own" if mixed else ""), text + mixed, tuple(parts)))
-    return tuple(streams), list(dict.fromkeys(notes))
+    return tuple(streams), _joined(notes)
+
+
+def _joined(notes: Sequence[str]) -> list[str]:
+    """Each note once, those on stated means as one."""
+    once = list(dict.fromkeys(notes))
+    stated = [note.removeprefix(_STATED) for note in once if note.startswith(_STATED)]
+    others = [note for note in once if not note.startswith(_STATED)]
+    return [*others, _STATED + "; ".join(stated) + " tokens"] if stated else others
 
 
 def _split_traces(given: Sequence[str], models: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
@@ -187,7 +198,7 @@ def _scenario_pairs(model: str, loaded: LoadedScenario, notes: list[str]) -> tup
     inputs, outputs = moment_pairs(workload.lengths)
     if len(inputs) == 1:
         alias = workload.model.alias
-        notes.append(f"every request of {alias} has the stated means, {inputs[0]} and {outputs[0]} tokens")
+        notes.append(f"{_STATED}{alias} {inputs[0]} and {outputs[0]}")
     return inputs, outputs
 
 

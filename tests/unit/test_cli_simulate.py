@@ -46,7 +46,9 @@ def test_without_options_it_is_poisson_at_the_planned_rates(folder: Path) -> Non
     assert [stream.name for stream in inputs.streams] == ["poisson"]
     made = {part.model: (part.rate_req_per_s, part.arrival_s) for part in inputs.streams[0].models}
     assert made == {PHI: (2.0, None), GPT: (2.0, None)}
-    assert any("phi-4 has the stated means, 1155 and 211 tokens" in note for note in inputs.notes)
+    assert inputs.notes == (
+        "every request has the stated mean prompt and answer: phi-4 1155 and 211; gpt-oss-20b 2048 and 28 tokens",
+    )
 
 
 def test_each_trace_is_a_stream_and_a_models_own_trace_is_in_all(folder: Path, tmp_path: Path) -> None:

@@ -74,8 +74,8 @@ def test_every_chart_has_its_place_and_every_place_its_chart(text: str) -> None:
 
 def test_slo_percentile_and_verdict_are_in_words_not_in_colour_alone(text: str) -> None:
     charts = specs(text)
-    assert charts["s0m0prefill"]["title"]["subtitle"] == "SLO 1,200 ms: 97.00 % within, 99 % asked, MISSED"
-    assert charts["s0m0decode"]["title"]["subtitle"] == "SLO 60 ms: 100.00 % within, 99 % asked, kept"
+    assert charts["s0m0prefill"]["title"]["subtitle"] == "SLO 1,200 ms: 97.00 % within (99 %), MISSED"
+    assert charts["s0m0decode"]["title"]["subtitle"] == "SLO 60 ms: 100.00 % within (99 %), kept"
     assert "✕ missed" in text
     assert "✓ kept" in text
     assert "1 of 4 workloads miss their SLO" in text
