@@ -113,10 +113,12 @@ def migrate(lake: LakeOption = None) -> None:
     A lake that no migration leads from is refused and left as it is (exit 6), with the way out.
     """
     from warehouse.migrate import migrate_lake
+    from warehouse.schema import LAKE_SCHEMA_VERSION
 
     root = lake_root_of(lake)
-    version = migrate_lake(root)
-    put(f"the lake in {root} has schema version {version}, which is the current one; its views are up to date")
+    before = migrate_lake(root)
+    had = "had" if before < LAKE_SCHEMA_VERSION else "has"
+    put(f"the lake in {root} {had} schema version {before}; now it is the current one, {LAKE_SCHEMA_VERSION}")
 
 
 def _settings(

@@ -235,7 +235,7 @@ def _create(root: Path, lock_timeout_s: float | None) -> None:
                 attach(connection, root, read_only=False)
                 with transaction(connection, "create the lake"):
                     refresh_tables(connection)
-                _write_version(root)
+                write_version(root)
         finally:
             connection.close()
 
@@ -280,7 +280,8 @@ def _dictionary_row(table_name: str, kind: str, column: Column) -> dict[str, str
     }
 
 
-def _write_version(root: Path) -> None:
+def write_version(root: Path) -> None:
+    """State this coral's schema version in the lake's version file; whole or not at all."""
     temporary = root / f"{VERSION_FILE}.tmp"
     with temporary.open("w") as file:
         json.dump({"schema_version": LAKE_SCHEMA_VERSION}, file)

@@ -1,42 +1,79 @@
-"""Bringing a lake to the present tables and views, or refusing it with the way out."""
+"""Bringing a lake to the present schema version, tables and views, or refusing it with the way out."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import duckdb
+
 from catalogs.errors import LakeError
-from warehouse.connect import VERSION_FILE, Lake, absolute_root, check_version, refresh_tables
+from warehouse.catalog_faults import lake_errors
+from warehouse.connect import (
+    VERSION_FILE,
+    absolute_root,
+    attach,
+    check_version,
+    new_connection,
+    refresh_tables,
+    transaction,
+    write_version,
+)
+from warehouse.lock import write_lock
 from warehouse.schema import LAKE_SCHEMA_VERSION
 
 
-def migrate_lake(root: str | os.PathLike[str]) -> int:
-    """Make missing tables and renew all views of a lake of this schema version, in one transaction; its version.
+def _add_launch_tp(connection: duckdb.DuckDBPyConnection) -> None:
+    """1 -> 2: profiles hold launchable layouts beside the best one of a cell; all rows so far are best ones."""
+    connection.execute("ALTER TABLE shards.profile_rows ADD COLUMN IF NOT EXISTS launch_tp TINYINT DEFAULT 0")
 
-    Raises LakeError for no lake, a broken version file, and a version that no migration leads from: the lake is then as
-    it was. There is no migration so far, since version 1 is the first.
+
+# Per schema version: what leads to the next one. Repeating a step must do no harm: a kill may come before the version is
+# written.
+_STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {1: _add_launch_tp}
+
+
+def migrate_lake(root: str | os.PathLike[str]) -> int:
+    """Bring the lake to this coral's schema version, make missing tables and renew all views; the version it had.
+
+    One transaction under the write lock. Raises LakeError for no lake, a broken version file, a lock that is held, and a
+    version that no migration leads from: the lake is then as it was.
     """
     path = absolute_root(root)
-    _refuse_older(path)
-    with Lake.open(path, create=False) as lake, lake.write("migrate") as connection:
-        refresh_tables(connection)
-    return LAKE_SCHEMA_VERSION
+    found = _version(path)
+    with write_lock(path, "migrate"):
+        connection = new_connection()
+        try:
+            with lake_errors(path):
+                attach(connection, path, read_only=False)
+                with transaction(connection, f"migrate from schema version {found}"):
+                    for version in range(found, LAKE_SCHEMA_VERSION):
+                        _STEPS[version](connection)
+                    refresh_tables(connection)
+                write_version(path)
+        finally:
+            connection.close()
+    return found
 
 
-def _refuse_older(path: Path) -> None:
-    """``check_version`` sends older lakes here; say what else there is to do."""
+def _version(path: Path) -> int:
+    """The lake's schema version. Raises LakeError for one that no migration leads from."""
     try:
         check_version(path)
     except LakeError:
         found = _stated_version(path)
         if found is None or found >= LAKE_SCHEMA_VERSION:
             raise
+        if all(version in _STEPS for version in range(found, LAKE_SCHEMA_VERSION)):
+            return found
         raise LakeError(
             f"no migration leads from schema version {found} of the lake in {path} to {LAKE_SCHEMA_VERSION}",
             remedy="use the version of coral that made it, or build again in a new folder (--lake): "
             "libraries are computed anew, plans stay readable in the old one",
         ) from None
+    return LAKE_SCHEMA_VERSION
 
 
 def _stated_version(path: Path) -> int | None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
-from warehouse_cases import QWEN, new_lake, register, templates
+from warehouse_cases import QWEN, new_lake, profile, register, templates
 
 from catalogs.errors import LakeError
 from warehouse.connect import CATALOG_FILE, VERSION_FILE, Lake
-from warehouse.land import write_shard
+from warehouse.land import shard_folder, write_shard
 from warehouse.migrate import migrate_lake
+from warehouse.records import ShardKind
 from warehouse.schema import LAKE_SCHEMA_VERSION
 from warehouse.sql import query
 
@@ -30,9 +33,31 @@ def test_views_are_renewed_and_data_stays(tmp_path: Path) -> None:
     assert twice.num_rows == 0
 
 
+def test_version_1_had_profiles_without_launchable_layouts(tmp_path: Path) -> None:
+    with new_lake(tmp_path) as lake:
+        path = shard_folder(tmp_path, ShardKind.PROFILES) / "p1.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        table = profile(QWEN)
+        pq.write_table(table.add_column(0, "profile_id", pa.array(["p1"] * len(table))), path, store_schema=False)
+        lake.connection.execute("DROP VIEW main.profiles; DROP VIEW main.launch_profiles")
+        lake.connection.execute("ALTER TABLE shards.profile_rows DROP COLUMN launch_tp")
+        lake.connection.execute(f"CALL ducklake_add_data_files('lake', 'profile_rows', '{path}', schema => 'shards')")
+        lake.connection.execute(
+            "INSERT INTO main.profile_sets BY NAME SELECT 'set' AS profile_set_id, 'p1' AS profile_id, "
+            f"'{QWEN}' AS workload_id, 'p1.parquet' AS path, '' AS sha256, 2 AS rows"
+        )
+    (tmp_path / VERSION_FILE).write_text('{"schema_version": 1}')
+    assert migrate_lake(tmp_path) == 1
+    assert migrate_lake(tmp_path) == LAKE_SCHEMA_VERSION, "once more does no harm"
+    rows = query(tmp_path, "SELECT layers, tp FROM profiles ORDER BY layers").to_pylist()
+    assert rows == [{"layers": 1, "tp": 4}, {"layers": 2, "tp": None}]
+    with Lake.open(tmp_path) as lake:
+        register(lake, "lib", [write_shard(tmp_path, templates("s1", QWEN, {"L40Sx4*1": 5_000}), "s1")])
+
+
 @pytest.mark.parametrize(
     ("version", "way_out"),
-    [(LAKE_SCHEMA_VERSION + 1, "the version of coral that made it"), (LAKE_SCHEMA_VERSION - 1, "a new folder")],
+    [(LAKE_SCHEMA_VERSION + 1, "the version of coral that made it"), (0, "a new folder")],
 )
 def test_a_version_no_migration_leads_from_is_refused(tmp_path: Path, version: int, way_out: str) -> None:
     new_lake(tmp_path).close()
