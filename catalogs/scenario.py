@@ -289,6 +289,24 @@ def state_notes(loaded: LoadedScenario) -> list[tuple[str, str]]:
         notes.append(("unknown_demand", f"demand is unknown, so the last plan is held: {', '.join(unknown)}"))
     if loaded.rejects:
         notes.append(("rejected_rows", f"{len(loaded.rejects)} rows set aside, first: {loaded.rejects[0].line()}"))
+    hidden = sorted(
+        {
+            f"{offer.market.value} {offer.node_config} in {offer.region}"
+            for offer in loaded.offers
+            if offer.market is not loaded.best[offer.region, offer.node_config].market
+        }
+    )
+    if hidden:
+        text = f"one market per configuration and region is planned, the cheapest; left out: {', '.join(hidden)}"
+        notes.append(("markets_left_out", text))
+    uncounted = sorted(
+        f"{config} in {region}"
+        for (region, config), offer in loaded.best.items()
+        if offer.market is Market.OWNED and loaded.capacity(region, config)[1] is Basis.ASSUMED
+    )
+    if uncounted:
+        text = f"owned machines without a row in the availability file count as none: {', '.join(uncounted)}"
+        notes.append(("owned_uncounted", text))
     if any(offer.market is Market.SPOT for offer in loaded.offers):
         notes.append(("spot_used", "spot machines may be taken back at any time"))
     nominal = sorted({c.gpu for c in loaded.node_configs.values() if loaded.catalog.gpus[c.gpu].memory_is_nominal})

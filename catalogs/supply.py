@@ -30,12 +30,15 @@ def choose_offers(section: OffersSection, price_as_of: date, own: Sequence[Offer
 
     Own offers replace the catalog's for the same machine, region and market. Each machine has the price nearest to
     ``price_as_of``; one farther away than the tolerance is used with a note, or dropped. With ``only_sold: false`` the
-    grid is completed from the prices of every region. Discounts come off the catalog's prices only.
+    grid is completed from the prices of every region. Discounts come off the catalog's prices, before others are
+    derived from them.
     """
     replaced = {(offer.region, offer.instance_type, offer.market) for offer in own}
     shipped = catalog.offers if section.use_catalog else ()
     pool = [o for o in shipped if (o.region, o.instance_type, o.market) not in replaced]
-    near, far = choose_by_date([*own, *pool], price_as_of, tolerance_days=section.date_tolerance_days)
+    # Own prices are what is paid already; the discount is off the list prices, and what is derived follows either.
+    paid = [*own, *with_discounts(pool, section.discount_pct)]
+    near, far = choose_by_date(paid, price_as_of, tolerance_days=section.date_tolerance_days)
     dated = near if section.other_dates == "drop" else near + far
     chosen = [offer for offer in dated if _is_wanted(offer, section)]
     notes = _date_notes([offer for offer in far if _is_wanted(offer, section)], section, price_as_of)
@@ -46,11 +49,7 @@ def choose_offers(section: OffersSection, price_as_of: date, own: Sequence[Offer
         chosen += derived
         notes += _derived_notes(derived)
     notes += _market_notes(chosen, dated, catalog)
-    # Own prices are what is paid already; the discount is off the list prices.
-    mine = {offer.offer_id for offer in own}
-    list_prices = [offer for offer in chosen if offer.offer_id not in mine]
-    paid = [offer for offer in chosen if offer.offer_id in mine]
-    return Supply(by_price(paid + with_discounts(list_prices, section.discount_pct)), tuple(notes))
+    return Supply(by_price(chosen), tuple(notes))
 
 
 def _is_wanted(offer: Offer, section: OffersSection) -> bool:
@@ -163,8 +162,9 @@ def quota_limits(quotas: Iterable[Quota], best: Mapping[tuple[str, str], Offer],
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Nodes per region and configuration, never infinite: the feed's figure, at most what the quotas allow; without a
-    feed the quotas; without either the scenario's default, labelled assumed."""
+    """Nodes per region and configuration, those held already included, never infinite: the feed's figure, at most what
+    the quotas allow; without a feed the quotas; without either the scenario's default, labelled assumed. Owned machines
+    are never assumed: without a figure there are none."""
 
     default_nodes: int
     feed: Mapping[tuple[str, str, Market], Availability] = field(default_factory=dict)
@@ -180,6 +180,8 @@ class Capacity:
         ]
         quota = min(allowed, default=None)
         seen = self.feed.get((region, node_config, market))
+        if market is Market.OWNED and (seen is None or seen.nodes is None):
+            return 0, Basis.ASSUMED  # nobody owns what is not counted
         if seen is None or seen.nodes is None:
             return (self.default_nodes, Basis.ASSUMED) if quota is None else (quota, Basis.QUOTA)
         if quota is not None and quota < seen.nodes:

@@ -52,7 +52,7 @@ def registered_library(settings: BuildSettings, loaded: LoadedScenario | None = 
     inputs = resolve_inputs(settings, loaded)
     if not Lake.exists(settings.lake_root):
         Lake.open(settings.lake_root, read_only=True)  # says what is wrong
-    done = _find_registered(settings.lake_root, inputs)
+    done = _find_registered(settings.lake_root, inputs, make_it_current=False)
     if done is None:
         raise CoralError(
             f"the template library of {inputs.library_key} is not built for its present inputs",
@@ -73,8 +73,10 @@ def library_names(lake_root: Path, inputs: BuildInputs) -> LibraryNames | None:
     return LibraryNames(inputs.library_id(profile_set, f"{inputs.solver}-{SOLVER_VERSION}"), profile_set)
 
 
-def _find_registered(lake_root: Path, inputs: BuildInputs, *, verify: bool = False) -> BuildResult | None:
-    """The answer when the library of ``inputs`` is in the lake already; it is then made the current one.
+def _find_registered(
+    lake_root: Path, inputs: BuildInputs, *, verify: bool = False, make_it_current: bool = True
+) -> BuildResult | None:
+    """The answer when the library of ``inputs`` is in the lake already; unless told not to, it becomes the current one.
 
     ``verify``: not when a file of it is missing or damaged, so that a build makes it anew.
     """
@@ -94,7 +96,7 @@ def _find_registered(lake_root: Path, inputs: BuildInputs, *, verify: bool = Fal
         is_current = current_library_id(lake, inputs.library_key) == names.library_id
         build = last_build(lake, names.library_id)
         shards = library_shard_count(lake, names.library_id)
-    if not is_current:
+    if make_it_current and not is_current:
         with Lake.open(lake_root) as lake:
             make_current(lake, inputs.library_key, names.library_id)
     return BuildResult(

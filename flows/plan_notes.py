@@ -16,7 +16,7 @@ _RESTATED = {"assumed_availability", "derived_offers"}
 _REL_CHANGE = 1e-9
 
 
-def plan_warnings(loaded: LoadedScenario, plan: Plan) -> tuple[PlanWarning, ...]:
+def plan_warnings(loaded: LoadedScenario, plan: Plan, solver_note: str = "") -> tuple[PlanWarning, ...]:
     """Caveats of the scenario, then those of what the plan uses: assumed supply, derived offers, unfitted profiles."""
     notes = [PlanWarning(code=code, text=text) for code, text in loaded.warnings if code not in _RESTATED]
     if loaded.rejects:
@@ -25,7 +25,7 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan) -> tuple[PlanWarning, ...]
         notes.append(PlanWarning(code="rows_set_aside", text=text + "; reasons in the table `rejects`"))
     assumed = [f"{o.node_config} in {o.region}" for o in plan.offers if o.availability_basis.value == "assumed"]
     if assumed:
-        text = f"nobody reports free nodes of {_listed(assumed)}: the scenario's default is assumed"
+        text = f"nobody reports how many {_listed(assumed)} can be had: the scenario's default is assumed"
         notes.append(PlanWarning(code="assumed_availability", text=text))
     offers = {offer.offer_id: offer for offer in loaded.offers}
     derived = [f"{o.node_config} in {o.region}" for o in plan.offers if offers[o.offer_id].is_derived]
@@ -47,6 +47,8 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan) -> tuple[PlanWarning, ...]
         if used:
             text = f"rates rest on {provenance.value} efficiency factors: {_listed(used)}"
             notes.append(PlanWarning(code=f"{provenance.value}_profiles", text=text))
+    if solver_note:
+        notes.append(PlanWarning(code="solver", text=solver_note))
     return tuple(notes)
 
 

@@ -51,13 +51,13 @@ def allocate(settings: BuildSettings, progress: Progress, *, publish: bool) -> A
     from warehouse import read
     from warehouse.connect import Lake
 
-    loaded = settings.with_policy(load_scenario(settings.scenario))
+    started = datetime.now(UTC)
+    loaded = settings.with_policy(load_scenario(settings.scenario, at=started))
     for finding in loaded.rejects:
         progress.message(f"set aside: {finding.line()}")
     library_id = registered_library(settings, loaded)
     with Lake.open(settings.lake_root, read_only=not publish) as lake:
         last = read.current_plan(lake, loaded.scenario.id)
-        started = datetime.now(UTC)
         try:
             plan = _decide(loaded, lake, library_id, last, progress, started)
         except HeldError as held:
@@ -93,7 +93,8 @@ def _solve(problem: AllocationProblem) -> AllocationResult:
     result = solve_covers(problem, PLAN_LIMITS)
     if result.status in (SolveStatus.ERROR, SolveStatus.INFEASIBLE):
         raise CoralError(
-            f"no plan was found ({result.status.value}): {result.note}", remedy="loosen the limits, or report this"
+            f"no plan was found ({result.status.value}): {result.note}",
+            remedy="plan fewer models at once, or report this with the scenario",
         )
     faults = check_result(problem, result)
     if faults:
@@ -161,7 +162,7 @@ def _document(
             slo_ms=slo_ms,
         ),
     )
-    notes = (*plan_warnings(loaded, plan), *restriction)
+    notes = (*plan_warnings(loaded, plan, result.note), *restriction)
     plan = plan.model_copy(update={"warnings": notes, "reason": plan_reason(plan, last)})
     facts = PlanFacts(templates, {offer.offer_id: offer for offer in loaded.offers}, slo_ms)
     faults = check_plan(inputs.problem, plan, facts)
@@ -189,10 +190,14 @@ def _publish(lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None, 
         log_rejects(lake, run.run_id, rejects)
     text = {
         RunOutcome.PUBLISHED: f"published as version {published.plan_version} of {loaded.scenario.id}",
-        RunOutcome.UNCHANGED: f"unchanged: version {published.plan_version} stays, the run is logged",
+        RunOutcome.UNCHANGED: f"unchanged: version {published.plan_version} stays, the run is logged with today's figures",
         RunOutcome.SUPERSEDED: f"another run published version {published.plan_version} meanwhile: it stays",
     }[published.outcome]
     assert published.plan is not None  # whatever the outcome, a version holds after a publication
+    if published.outcome is RunOutcome.UNCHANGED:
+        # The decision stands, its price and bound are today's.
+        today = plan.model_copy(update={"plan_version": published.plan_version, "state": published.plan.state})
+        return AllocationOutcome(today, published.outcome, text)
     return AllocationOutcome(published.plan, published.outcome, text)
 
 

@@ -13,6 +13,7 @@ from catalogs.errors import HeldError
 from catalogs.ids import short_hash
 from catalogs.types import Market
 from flows.candidates import candidates
+from flows.running import running_instances
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem
 from tasks.allocation.types import AllocationProblem, ModelDemand, SharedQuota, Shortage
 
@@ -39,14 +40,14 @@ def planning_inputs(loaded: LoadedScenario, lake: Lake, library_id: str, last_pl
     :func:`tasks.allocation.prepare.build_problem` raise.
     """
     check_demand_known(loaded)
-    running = _running(last_plan)
+    running = running_instances(lake, library_id, last_plan)
     templates: dict[str, pa.Table] = {}
-    ids = {template_id for _, template_id in running}
     for workload in loaded.workloads:
+        ids = {template_id for _, template_id in running[workload.workload_id]}
         templates[workload.workload_id] = candidates(lake, library_id, workload, ids, loaded.scenario.policy)
     known = {template_id for table in templates.values() for template_id in table["template_id"].to_pylist()}
-    running = {key: count for key, count in running.items() if key[1] in known}
-    problem = problem_of(loaded, templates, running)
+    kept = {key: n for counts in running.values() for key, n in counts.items() if key[1] in known}
+    problem = problem_of(loaded, templates, kept)
     return PlanningInputs(problem, "last_published" if last_plan else "none", inputs_hash(problem, library_id, loaded))
 
 
@@ -142,13 +143,6 @@ def input_ages_s(loaded: LoadedScenario, now: datetime) -> dict[str, float]:
     return {"prices": (now - price_time).total_seconds()}
 
 
-def _running(last_plan: Plan | None) -> dict[tuple[str, str], int]:
-    """Instances by (region, template) that the last plan has."""
-    if last_plan is None:
-        return {}
-    return {(row.region, row.template_id): row.instances for row in last_plan.instances}
-
-
 def reference_inputs(loaded: LoadedScenario, now: datetime) -> Mapping[str, Any]:
     """Catalog rows the plan is computed from, as the warehouse records them."""
     from catalogs.types import Availability
@@ -159,7 +153,13 @@ def reference_inputs(loaded: LoadedScenario, now: datetime) -> Mapping[str, Any]
         "node_configs": tuple(loaded.node_configs[name] for name in sorted(loaded.node_configs)),
         "offers": loaded.offers,
         "availability": tuple(
-            Availability(region, config, offer.market, loaded.price_as_of.isoformat(), *loaded.capacity(region, config))
+            Availability(
+                region,
+                config,
+                offer.market,
+                _observed_at(loaded, region, config, now),
+                *loaded.capacity(region, config),
+            )
             for (region, config), offer in sorted(loaded.best.items())
         ),
         "quotas": tuple(limit.quota for limit in loaded.quota_limits),
@@ -170,3 +170,9 @@ def reference_inputs(loaded: LoadedScenario, now: datetime) -> Mapping[str, Any]
             for demand in loaded.model_demands
         ),
     }
+
+
+def _observed_at(loaded: LoadedScenario, region: str, config: str, now: datetime) -> str:
+    """When the feed saw the nodes; what is assumed or follows from a quota is of now."""
+    seen = loaded.supply.feed.get((region, config, loaded.best[region, config].market))
+    return seen.observed_at if seen is not None and seen.nodes is not None else now.isoformat()

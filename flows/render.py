@@ -225,13 +225,27 @@ def _cost_section(plan: Plan) -> list[Line]:
         ("gap", _gap_text(plan)),
     ]
     if plan.theta < 1:
-        rows.append(("demand met", f"{plan.theta:.1%} of every model's; at most {plan.theta_upper:.1%} is possible"))
+        rows.append(("demand met", _demand_met(plan)))
     rows += _baseline_rows(plan)
     width = max(len(name) for name, _ in rows)
     lines = [Line("Cost", "bold"), *(Line(f"  {name.ljust(width)}  {text}") for name, text in rows)]
     if plan.baselines.note:
         lines += _wrapped(plan.baselines.note)
     return lines
+
+
+def _demand_met(plan: Plan) -> str:
+    """The common share where one was shared out (it has a certified limit), else the share of each model."""
+    if plan.theta > 0 and plan.theta_upper < 1:
+        return f"{plan.theta:.1%} of every model's; at most {plan.theta_upper:.1%} is possible"
+    missing = {row.workload_id: row.missing_tok_per_s for row in plan.shortfalls}
+    shares: dict[str, float] = {}
+    for row in plan.workloads:
+        if row.planned_tok_per_s > 0:
+            share = 1 - missing.get(row.workload_id, 0.0) / row.planned_tok_per_s
+            name = row.workload.split("/")[0]
+            shares[name] = min(share, shares.get(name, 1.0))
+    return ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
 
 
 def _bound_text(plan: Plan) -> str:

@@ -9,21 +9,13 @@ from typing import Any
 import duckdb
 
 from catalogs.errors import UnknownNameError
-from catalogs.ids import short_hash
-from tasks.allocation.plan import Plan, PlanState
+from tasks.allocation.plan import Plan, PlanState, decision_hash
 from warehouse.connect import Lake
 from warehouse.read import plan_from_row
 from warehouse.records import AllocationRun, PublishResult, ReferenceInputs, Reject, RunLog, RunOutcome, utc_now
 from warehouse.reference import record_reference
 from warehouse.rows import insert
 from warehouse.tables import TABLES
-
-
-def decision_hash(plan: Plan) -> str:
-    """Hash of what a plan says to rent and run. Prices, bounds, times and texts are not part of it."""
-    instances = sorted([i.region, i.workload_id, i.template_id, i.market.value, i.instances] for i in plan.instances)
-    offers = sorted([o.region, o.node_config, o.instance_type, o.market.value, o.nodes] for o in plan.offers)
-    return short_hash({"instances": instances, "offers": offers})
 
 
 def publish_plan(

@@ -15,14 +15,13 @@ from catalogs.ids import short_hash
 from warehouse.connect import Lake, sql_text
 from warehouse.frontier import copy_slim
 from warehouse.land import verify
-from warehouse.plans import decision_hash, log_rejects, log_run, publish_plan, set_plan_state
+from warehouse.plans import log_rejects, log_run, publish_plan, set_plan_state
 from warehouse.records import BuildRecord, LandedShard, LibraryRecord, ReferenceInputs, ShardKind, utc_now
 from warehouse.reference import record_reference
 from warehouse.rows import insert
 from warehouse.schema import SHARD_SCHEMA
 
 __all__ = [
-    "decision_hash",
     "library_hash",
     "log_build",
     "log_rejects",

@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from catalogs.ids import short_hash
 from catalogs.types import Basis, Market
 from tasks.allocation.types import SolveStatus
 from tasks.templates.types import LaunchClass
@@ -169,6 +170,17 @@ class Plan(_Model):
     warnings: tuple[PlanWarning, ...]
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def decision_hash(plan: Plan) -> str:
+    """Hash of what a plan decides: instances, nodes to rent, rates missing. Two plans alike in it are one decision.
+
+    Prices, costs, bounds, times and how many instances are new are left out: they change while the decision stands.
+    """
+    instances = [(row.region, row.template_id, row.market.value, row.instances) for row in plan.instances]
+    offers = [(row.region, row.node_config, row.instance_type, row.market.value, row.nodes) for row in plan.offers]
+    missing = [(row.workload_id, f"{row.missing_tok_per_s:.6g}") for row in plan.shortfalls]
+    return short_hash({"instances": sorted(instances), "offers": sorted(offers), "shortfalls": sorted(missing)})
 
 
 def plan_json_schema() -> dict[str, Any]:

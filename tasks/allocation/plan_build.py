@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from catalogs.ids import short_hash
 from catalogs.types import Offer
 from tasks.allocation.plan import (
     Plan,
@@ -95,17 +94,6 @@ def build_plan(
         ),
         warnings=tuple(warnings),
     )
-
-
-def decision_hash(plan: Plan) -> str:
-    """Hash of what a plan decides: instances, nodes per offer, rates missing. Two plans alike in it are one decision.
-
-    Prices, costs, bounds, times and how many instances are new are left out: they change while the decision stands.
-    """
-    instances = [(row.region, row.template_id, row.market.value, row.instances) for row in plan.instances]
-    offers = [(row.offer_id, row.nodes) for row in plan.offers]
-    missing = [(row.workload_id, f"{row.missing_tok_per_s:.6g}") for row in plan.shortfalls]
-    return short_hash({"instances": sorted(instances), "offers": sorted(offers), "shortfalls": sorted(missing)})
 
 
 def _candidates(problem: AllocationProblem, workload_id: str) -> WorkloadCandidates:

@@ -13,8 +13,8 @@ from allocation_cases import R1, problem, workload
 from catalogs.types import Market, Offer, Phase
 from tasks.allocation.checker import check_result
 from tasks.allocation.ilp import solve_ilp
-from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState
-from tasks.allocation.plan_build import PlanMeta, build_plan, decision_hash
+from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, decision_hash
+from tasks.allocation.plan_build import PlanMeta, build_plan
 from tasks.allocation.plan_checker import PlanFacts, check_plan
 from tasks.allocation.shortfalls import explain_shortfalls
 from tasks.allocation.types import AllocationProblem, SolveLimits

@@ -12,9 +12,9 @@ from warehouse_cases import START, new_lake, plan, run
 
 from catalogs.errors import UnknownNameError
 from catalogs.types import Availability, Basis, Lengths, Market, ModelSpec, NodeConfig, Offer, Phase, Workload
-from tasks.allocation.plan import PlanState
+from tasks.allocation.plan import PlanState, decision_hash
 from warehouse.connect import Lake
-from warehouse.plans import decision_hash, log_rejects, log_run, publish_plan, set_plan_state
+from warehouse.plans import log_rejects, log_run, publish_plan, set_plan_state
 from warehouse.read import current_plan, list_plans, plan_version, running_instances
 from warehouse.records import DemandRow, ReferenceInputs, Reject, RunLog, RunOutcome
 from warehouse.reference import plan_inputs

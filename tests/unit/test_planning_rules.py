@@ -1,0 +1,91 @@
+"""Rules of planning that have cost people money elsewhere: what runs, what is owned, whose discount, which window."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cli_plan_example import EXAMPLE
+
+from catalogs import load_scenario
+from catalogs.init import write_starter
+from catalogs.types import Basis, Market
+from flows.planning_inputs import shared_quotas
+from flows.running import _layout
+from tasks.allocation.plan import Plan, PlanShortfall, decision_hash
+
+
+@pytest.fixture()
+def starter(tmp_path: Path) -> Path:
+    write_starter(tmp_path / "mine")
+    return tmp_path / "mine"
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert old in text
+    path.write_text(text.replace(old, new), encoding="utf-8")
+
+
+def test_a_plan_that_now_leaves_demand_unmet_is_another_decision() -> None:
+    plan = Plan.model_validate(EXAMPLE)
+    row = PlanShortfall(workload="m/decode", workload_id="1" * 16, missing_tok_per_s=5.0, binding="", cheapest_extra="")
+    assert decision_hash(plan) != decision_hash(plan.model_copy(update={"shortfalls": (*plan.shortfalls, row)}))
+    assert decision_hash(plan) == decision_hash(plan.model_copy(update={"cost_usd_per_h": 1.0}))
+
+
+def test_quotas_over_several_machines_reach_the_allocation(starter: Path) -> None:
+    loaded = load_scenario(starter)
+    expected = {
+        (limit.quota.region, limit.quota.limit)
+        for limit in loaded.quota_limits
+        if len(limit.units) > 1 and all(loaded.best_offer(limit.quota.region, c) for c in limit.units)
+    }
+    assert expected
+    assert {(quota.region, quota.limit) for quota in shared_quotas(loaded)} == expected
+
+
+def test_an_owned_machine_that_nobody_counted_is_not_there(starter: Path) -> None:
+    edit(starter / "availability.csv", "own/frankfurt,L40Sx4,owned,2025-05-01T08:00:00Z,2", "")
+    loaded = load_scenario(starter)
+    offer = loaded.best_offer("own/frankfurt", "L40Sx4")
+    assert offer is not None
+    assert offer.market is Market.OWNED
+    assert loaded.capacity("own/frankfurt", "L40Sx4") == (0, Basis.ASSUMED)
+    assert any(code == "owned_uncounted" for code, _ in loaded.warnings)
+
+
+def test_a_price_derived_from_an_own_price_takes_no_discount(starter: Path) -> None:
+    edit(starter / "scenario.yaml", "  # only_sold: false ", "  only_sold: false  # ")
+    loaded = load_scenario(starter)
+    one, two, four = (loaded.best_offer("aws/eu-central-1", f"L40Sx{n}") for n in (1, 2, 4))
+    assert one is not None
+    assert two is not None
+    assert four is not None
+    assert one.price_usd_per_h == pytest.approx(2.10)  # the own price, not less 12 %
+    # Per GPU a third of the way from x1 to x4; the list price of x4 is less 12 % already.
+    per_gpu = 2.10 + (four.price_usd_per_h / 4 - 2.10) / 3
+    assert two.price_usd_per_h == pytest.approx(2 * per_gpu, abs=1e-6)
+
+
+def test_a_demand_window_that_has_not_begun_is_not_planned(starter: Path) -> None:
+    demand = starter / "demand.csv"
+    if "demand:" not in (starter / "scenario.yaml").read_text(encoding="utf-8"):
+        pytest.skip("the starter names no demand file")
+    lines = demand.read_text(encoding="utf-8").splitlines()
+    header = lines[0].split(",")
+    model = next(d.model for d in load_scenario(starter).model_demands if d.basis is Basis.FEED)
+    future = {"model": model, "window_start": "2099-01-01T00:00:00Z", "demand_req_per_s": "77", "source": "test"}
+    demand.write_text("\n".join([*lines, ",".join(future.get(name, "") for name in header)]) + "\n", encoding="utf-8")
+    now = datetime(2026, 11, 29, tzinfo=UTC)
+    stated = {d.model: d.stated_req_per_s for d in load_scenario(starter, at=now).model_demands}
+    assert stated[model] != 77
+
+
+def test_the_same_nodes_laid_out_otherwise_are_not_the_same_instance() -> None:
+    node = {"node_config": "L4x2", "tp": 2, "pp": 1, "replicas": 1, "share": 0.5}
+    other = node | {"tp": 1, "replicas": 2}
+    assert _layout([((0, 9), [node, other])]) == _layout([((0, 9), [other, node | {"share": 0.4}])])
+    assert _layout([((0, 9), [node])]) != _layout([((0, 9), [other])])
+    assert _layout([((0, 9), [node])]) != _layout([((0, 8), [node])])
