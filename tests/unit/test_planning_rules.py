@@ -16,7 +16,7 @@ from flows.running import _layout
 from tasks.allocation.plan import Plan, PlanShortfall, decision_hash
 
 
-@pytest.fixture()
+@pytest.fixture
 def starter(tmp_path: Path) -> Path:
     write_starter(tmp_path / "mine")
     return tmp_path / "mine"
