@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -10,9 +10,11 @@ import numpy as np
 
 from catalogs.ids import short_hash
 from catalogs.types import Phase
+from tasks.simulation.arrivals import sample_lengths
 from tasks.simulation.engine import simulate
 from tasks.simulation.types import (
     Floats,
+    Ints,
     Requests,
     RequestStatus,
     SimInstance,
@@ -41,33 +43,43 @@ class Headroom:
     tried: Mapping[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class TemplateClass:
-    """What templates must share to share a headroom: the workload, the depth of the pipeline, whether stages hold several
-    nodes, the size of an instance and how many there are (powers of two of req/s and of copies)."""
+def instances_class(instances: Sequence[SimInstance]) -> str:
+    """What instances must share to share a headroom: all that the simulator sees of them but their names.
 
-    workload_id: str
-    stages: int
-    is_data_parallel: bool
-    log2_rate: int
-    log2_copies: int
+    Regions count by which instances are together, templates not at all: the same stages in another region, library or
+    order have the same class.
+    """
+    regions: dict[str, list[str]] = {}
+    for instance in instances:
+        stages = [
+            [stage.layers, *([_digest(node.step), *_plain(node)] for node in stage.nodes)] for stage in instance.stages
+        ]
+        fields = [instance.phase.value, instance.rate_req_per_s, stages, instance.kv_bytes_per_token_layer]
+        fields += [instance.activation_bytes_per_token, instance.kv_full_share, instance.kv_window]
+        regions.setdefault(instance.region, []).append(short_hash(fields))
+    return short_hash(sorted(sorted(region) for region in regions.values()))
 
-    def key(self, stream: str) -> str:
-        """Name of the headroom of this class for a stream of requests (a trace's name, or Poisson and its lengths)."""
-        return short_hash(
-            [self.workload_id, self.stages, self.is_data_parallel, self.log2_rate, self.log2_copies, stream]
-        )
+
+def _plain(node: SimNode) -> list[float | str]:
+    values = [node.share, node.batch, node.network_bytes_per_s, node.kv_capacity_tokens, node.replicas]
+    return [str(value) for value in (*values, node.inner_stages, node.hop_latency_s)]
 
 
-def template_class(workload_id: str, instance: SimInstance, copies: int) -> TemplateClass:
-    """The class of ``copies`` instances of a template."""
-    return TemplateClass(
-        workload_id,
-        len(instance.stages),
-        any(len(stage.nodes) > 1 for stage in instance.stages),
-        round(math.log2(instance.rate_req_per_s)),
-        round(math.log2(max(copies, 1))),
-    )
+def _digest(table: StepTable) -> str:
+    digest = hashlib.sha256()
+    for array in (table.tokens, table.context, table.time_s):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def poisson_at(model: str, pairs: tuple[Ints, Ints], count: int, seed: int = 0) -> RequestsAt:
+    """Poisson streams of ``count`` requests with lengths drawn from ``pairs``: one stream, its clock scaled to the rate,
+    so that a higher rate is the same requests closer together."""
+    rng = np.random.default_rng(seed)
+    unit_s = np.cumsum(rng.exponential(size=count))
+    inputs, outputs = sample_lengths(pairs, count, rng)
+    number = np.zeros(count, dtype=np.int64)
+    return lambda rate: Requests(unit_s / rate, inputs, outputs, number, (model,))
 
 
 def copies_of(instance: SimInstance, count: int) -> list[SimInstance]:

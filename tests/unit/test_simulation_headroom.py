@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from simulation_cases import instance, node, per_token, requests
 
 from catalogs.types import Phase
-from tasks.simulation.headroom import attained, copies_of, headroom, template_class
+from tasks.simulation.headroom import attained, copies_of, headroom, instances_class, poisson_at
 from tasks.simulation.replay import replay
 from tasks.simulation.types import Requests, SimulationInputError, StepTable
 
@@ -62,12 +64,33 @@ def test_mixed_phases_are_refused() -> None:
         headroom(both, 1.0, 99.0, poisson)
 
 
-def test_template_classes_separate_what_queues_differently() -> None:
+def test_classes_tell_apart_what_queues_differently_and_nothing_else() -> None:
     small = instance(Phase.DECODE, [node(0.1)], rate_req_per_s=1.0)
     large = instance(Phase.DECODE, [node(0.1), node(0.1)], rate_req_per_s=16.0)
-    classes = {template_class("w", small, 1), template_class("w", small, 8), template_class("w", large, 1)}
-    assert len({c.key("poisson") for c in classes}) == 3
-    assert template_class("w", small, 1).key("a") != template_class("w", small, 1).key("b")
+    elsewhere = replace(small, region="other", instance_id="x", template_id="t")
+    same = [[small, large], [large, small], [replace(large, region="other"), elsewhere]]
+    assert len({instances_class(found) for found in same}) == 1
+    others = [
+        [small],
+        [small, small],
+        [large],
+        [small, replace(large, region="other")],
+        [replace(small, rate_req_per_s=1.1)],
+        [instance(Phase.DECODE, [node(0.11)], rate_req_per_s=1.0)],
+        [instance(Phase.PREFILL, [node(0.1)], rate_req_per_s=1.0)],
+        [instance(Phase.DECODE, [node(0.1, batch=2)], rate_req_per_s=1.0)],
+    ]
+    assert len({instances_class(found) for found in [*others, same[0]]}) == len(others) + 1
+
+
+def test_poisson_streams_are_one_stream_at_different_speeds() -> None:
+    at = poisson_at("m", (np.array([5, 50]), np.array([2, 20])), 40_000, seed=3)
+    slow, fast = at(2.0), at(8.0)
+    assert fast.arrival_s == pytest.approx(slow.arrival_s / 4)
+    assert np.array_equal(slow.input_tokens, fast.input_tokens)
+    assert set(zip(slow.input_tokens.tolist(), slow.output_tokens.tolist(), strict=True)) == {(5, 2), (50, 20)}
+    gaps = np.diff(slow.arrival_s)
+    assert (gaps.mean(), gaps.std()) == pytest.approx((0.5, 0.5), rel=0.02)  # exponential: the deviation is the mean
 
 
 CONSTANT = (np.array([100]), np.array([51]))
