@@ -21,6 +21,7 @@ import numpy as np
 from synthetic import MODELS, curves, node_configs
 
 from catalogs.scenario import load_scenario
+from tasks.profiling.launch import launch_profile
 from tasks.profiling.profile import profile_workload
 from tasks.profiling.shapes import ModelShape
 from tasks.templates.combinations import enumerate_combinations, memory_limit_mib
@@ -92,11 +93,21 @@ def scenario(options: argparse.Namespace) -> Iterator[Callable[[], Timing]]:
             mode=options.mode,
             max_stages=options.n_max,
         )
+        launch = launch_profile(
+            profiles,
+            workload,
+            configs,
+            {gpu: loaded.catalog.gpus[gpu] for gpu in gpus},
+            {gpu: row for gpu, row in loaded.catalog.efficiencies.items() if gpu in gpus},
+            mode=options.mode,
+            max_stages=options.n_max,
+        )
         profile_s = time.thread_time() - start
         shape = ModelShape(workload.model, workload.weight_dtype, workload.kv_dtype)
         start = time.thread_time()
         specs = plan_shards(
             profiles,
+            launch,
             layers=workload.model.layers,
             weight_bytes=int(shape.weight_bytes),
             memory_gib={config.node_config: config.memory_gib for config in configs},
@@ -107,9 +118,9 @@ def scenario(options: argparse.Namespace) -> Iterator[Callable[[], Timing]]:
         note = f"profiling {profile_s:.1f} s, planning {time.thread_time() - start:.2f} s, {len(specs)} shards"
         note += f", estimate {sum(spec.work_s for spec in specs):.1f} s"
 
-        def job(workload=workload, profiles=profiles, specs=specs, note=note) -> Timing:  # type: ignore[no-untyped-def]
+        def job(workload=workload, profiles=profiles, launch=launch, specs=specs, note=note) -> Timing:  # type: ignore[no-untyped-def]
             start = time.thread_time()
-            tables = solve_shards(specs, profiles)
+            tables = solve_shards(specs, profiles, launch)
             solve_s = time.thread_time() - start
             combinations = sum(spec.n_combinations for spec in specs)
             return Timing(workload.alias, combinations, sum(len(table) for table in tables), solve_s, note)

@@ -22,7 +22,7 @@ from catalogs.measured import (
     measured_rates,
     read_measured_table,
 )
-from catalogs.scenario_schema import MOMENTS, ModelSection, Scenario
+from catalogs.scenario_schema import MOMENTS, ComputedHeadroom, ModelSection, Scenario
 from catalogs.supply import Capacity, QuotaLimit
 from catalogs.tables import DATA_DIR
 from catalogs.types import Basis, Lengths, Market, ModelSpec, NodeConfig, Offer, Phase, Workload
@@ -83,6 +83,11 @@ class LoadedScenario:
         if offer is None:
             return 0, Basis.STATED
         return self.supply.nodes(region, node_config, offer.market)
+
+    @property
+    def is_headroom_computed(self) -> bool:
+        """Whether the shares of :meth:`headroom` are only where the computation starts."""
+        return isinstance(self.scenario.policy.headroom, ComputedHeadroom)
 
     def headroom(self, phase: Phase) -> float:
         """Share of a template's throughput that is planned with."""

@@ -124,22 +124,28 @@ class HeadroomSection(Section):
     decode: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
 
 
-AUTO_HEADROOM = HeadroomSection(prefill=0.8, decode=0.9)
+class ComputedHeadroom(HeadroomSection):
+    """Shares that planning begins with and replaces by what simulation of the chosen instances finds."""
 
 
-def _fill_in_auto(value: object) -> object:
-    return AUTO_HEADROOM if value == "auto" else value
+START_HEADROOM = HeadroomSection(prefill=0.8, decode=0.9)
+AUTO_HEADROOM = ComputedHeadroom(prefill=0.8, decode=0.9)
+
+
+def _fill_in_words(value: object) -> object:
+    return {"auto": AUTO_HEADROOM, "start": START_HEADROOM}.get(value, value) if isinstance(value, str) else value
 
 
 class PolicySection(Section):
-    """How to plan. ``headroom: auto`` is 0.8 of the rate for prefill, 0.9 for decode. ``demand_percentile``: of one-minute
+    """How to plan. ``headroom: auto`` = the largest use at which the chosen instances keep the SLO percentile under Poisson
+    arrivals, by simulation; ``start`` = 0.8 of the rate for prefill, 0.9 for decode. ``demand_percentile``: of one-minute
     Poisson counts at the stated mean (null = plan for the mean). ``init_minutes`` of an ``interval_minutes`` long plan are
     lost on a new node. ``safety_percentile``: plan with rates that hold in that share of cases, given each rate's error
     (null = with the expected rates). ``measured_only``: use only rates that rest on measurements or fits to them.
     ``launchable_only``: use only templates that stock engines launch."""
 
     shortage: Literal["uniform", "priority"] = "uniform"
-    headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_auto)] = AUTO_HEADROOM
+    headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_words)] = AUTO_HEADROOM
     demand_percentile: Percentile | None = 95.0
     max_spot_share: Share = 0.0
     init_minutes: NonNegative = 6.0

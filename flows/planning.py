@@ -77,12 +77,36 @@ def _decide(
 
     with progress_stage(progress, "allocate"):
         inputs = planning_inputs(loaded, lake, library_id, last)
-        result = _solve(inputs.problem)
+        inputs, result, notes = _choose(loaded, lake, library_id, inputs)
     with progress_stage(progress, "baselines"):
-        baselines = _baselines(inputs.problem)
+        baselines = _baselines(inputs.problem, result)
         restriction = restriction_notes(loaded, lake, library_id, inputs.problem)
     with progress_stage(progress, "check"):
-        return _document(loaded, lake, library_id, last, inputs, result, baselines, restriction, now)
+        return _document(loaded, lake, library_id, last, inputs, result, baselines, (*notes, *restriction), now)
+
+
+def _choose(
+    loaded: LoadedScenario, lake: Lake, library_id: str, inputs: PlanningInputs
+) -> tuple[PlanningInputs, AllocationResult, tuple[PlanWarning, ...]]:
+    """The solver's answer; with ``headroom: auto`` that to the shares at which its own instances keep their SLOs."""
+    if not loaded.is_headroom_computed:
+        return inputs, _solve(inputs.problem), ()
+    from flows.headroom import PoissonHeadroom
+    from flows.planning_inputs import inputs_hash
+    from tasks.allocation.headroom import settle
+
+    settled = settle(inputs.problem, _solve, PoissonHeadroom(loaded, lake))
+    alias = {workload.workload_id: workload.alias for workload in loaded.workloads}
+    notes = tuple(
+        PlanWarning(
+            code="headroom",
+            text=f"{alias[name]} is used to {used:.0%} of its rate at the planned demand; in simulation its SLO holds up to"
+            f" {safe:.0%}, and no plan was found that keeps to it",
+        )
+        for name, (used, safe) in settled.short.items()
+    )
+    hashed = inputs_hash(settled.problem, library_id, loaded)
+    return replace(inputs, problem=settled.problem, inputs_hash=hashed), settled.result, notes
 
 
 def _solve(problem: AllocationProblem) -> AllocationResult:
@@ -102,10 +126,13 @@ def _solve(problem: AllocationProblem) -> AllocationResult:
     return result
 
 
-def _baselines(problem: AllocationProblem) -> PlanBaselines:
-    """Homogeneous plans at the same demand, prices and supply, on rent alone: nothing of theirs runs yet."""
+def _baselines(problem: AllocationProblem, result: AllocationResult) -> PlanBaselines:
+    """Homogeneous plans at the same demand, prices and supply, on rent alone: nothing of theirs runs yet. And this plan's
+    rent if instances were used to their whole rate, where that meets the demand as this plan does."""
+    from tasks.allocation.headroom import with_headroom
     from tasks.baselines.homo import homo_greedy, homo_optimal
 
+    full = _solve(with_headroom(problem, {c.workload_id: 1.0 for c in problem.candidates}))
     problem = replace(problem, init_share=0.0, running={})
     optimal, greedy = homo_optimal(problem, BASELINE_LIMITS), homo_greedy(problem)
     return PlanBaselines(
@@ -113,6 +140,7 @@ def _baselines(problem: AllocationProblem) -> PlanBaselines:
         homo_optimal_lower_bound_usd_per_h=optimal.lower_bound_usd_per_h,
         homo_greedy_usd_per_h=greedy.cost_usd_per_h,
         note="; ".join(text for text in (optimal.missing, greedy.missing) if text),
+        full_use_usd_per_h=full.cost_usd_per_h if result.theta >= 1 else None,
     )
 
 
@@ -124,7 +152,7 @@ def _document(
     inputs: PlanningInputs,
     result: AllocationResult,
     baselines: PlanBaselines,
-    restriction: tuple[PlanWarning, ...],
+    notes: tuple[PlanWarning, ...],
     now: datetime,
 ) -> Plan:
     """The plan document, checked column by column against the tables it came from."""
@@ -162,8 +190,14 @@ def _document(
             slo_ms=slo_ms,
         ),
     )
-    notes = (*plan_warnings(loaded, plan, result.note), *restriction)
-    plan = plan.model_copy(update={"warnings": notes, "reason": plan_reason(plan, last)})
+    basis = "simulated" if loaded.is_headroom_computed else "stated"
+    plan = plan.model_copy(
+        update={
+            "warnings": (*plan_warnings(loaded, plan, result.note), *notes),
+            "reason": plan_reason(plan, last),
+            "workloads": tuple(row.model_copy(update={"headroom_basis": basis}) for row in plan.workloads),
+        }
+    )
     facts = PlanFacts(templates, {offer.offer_id: offer for offer in loaded.offers}, slo_ms)
     faults = check_plan(inputs.problem, plan, facts)
     if faults:

@@ -141,7 +141,7 @@ def _workload_section(plan: Plan, workload: PlanWorkload) -> list[Line]:
         *_wrapped(
             f"{slo} {number(workload.slo_ms)} ms; planned {number(workload.planned_tok_per_s)} tok/s "
             f"({number(workload.planned_req_per_s)} req/s); supplied {number(workload.supplied_tok_per_s)} tok/s "
-            f"at headroom {workload.headroom:.2f}",
+            f"at headroom {workload.headroom:.2f} ({workload.headroom_basis})",
             style="dim",
         ),
     ]
@@ -226,6 +226,9 @@ def _cost_section(plan: Plan) -> list[Line]:
     ]
     if plan.theta < 1:
         rows.append(("demand met", _demand_met(plan)))
+    if plan.baselines.full_use_usd_per_h is not None:
+        extra = plan.cost_usd_per_h - plan.baselines.full_use_usd_per_h
+        rows.append(("headroom", f"{money(extra)} USD/h of it, so that requests that crowd keep their SLOs"))
     rows += _baseline_rows(plan)
     width = max(len(name) for name, _ in rows)
     lines = [Line("Cost", "bold"), *(Line(f"  {name.ljust(width)}  {text}") for name, text in rows)]

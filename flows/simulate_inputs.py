@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,11 +83,12 @@ def resolve(settings: SimulateSettings) -> SimulateInputs:
     _refuse_stale(plan, by_id)
     workloads = {row.workload_id: by_id[row.workload_id] for row in plan.workloads}
     models = {workload.model.model: workload.model.alias for workload in workloads.values()}
+    used = {node.node_config for row in plan.instances for stage in row.stages for node in stage.nodes}
     streams, notes = make_streams(settings, plan, loaded, models)
     return SimulateInputs(
         plan=plan,
         workloads=workloads,
-        hardware={model: _hardware(loaded, plan, model) for model in models},
+        hardware={model: hardware_of(loaded, used, model) for model in models},
         streams=streams,
         duration_s=settings.minutes * 60 + WARM_UP_S,
         counts_transfer=settings.counts_transfer,
@@ -124,13 +125,12 @@ def _refuse_stale(plan: Plan, known: Mapping[str, Workload]) -> None:
         )
 
 
-def _hardware(loaded: LoadedScenario, plan: Plan, model: str) -> Hardware:
-    """What the plan's nodes are made of, with the de-ratings that benchmarks of ``model`` gave."""
+def hardware_of(loaded: LoadedScenario, used: Iterable[str], model: str) -> Hardware:
+    """What the configurations ``used`` are made of, with the de-ratings that benchmarks of ``model`` gave."""
     from catalogs.engines import engine_version
     from tasks.profiling.memory import ProfileSettings
     from tasks.simulation.build import Hardware
 
-    used = {node.node_config for row in plan.instances for stage in row.stages for node in stage.nodes}
     catalog = loaded.catalog
     configs = {**catalog.node_configs, **loaded.node_configs}
     gpus = {configs[name].gpu for name in used if name in configs}

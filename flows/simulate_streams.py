@@ -169,7 +169,7 @@ def _model_stream(
         one = np.ones(1, dtype=np.int64)
         return ModelStream(model, 0.0, one, one)
     if trace is None:
-        return ModelStream(model, rate, *_scenario_pairs(model, loaded, notes))
+        return ModelStream(model, rate, *scenario_pairs(model, loaded, notes))
     if is_poisson:
         return ModelStream(model, rate, *trace.pairs())
     file = Path(label).name
@@ -181,7 +181,7 @@ def _model_stream(
     return ModelStream(model, rate, *trace.pairs(), trace.arrival_s)
 
 
-def _scenario_pairs(model: str, loaded: LoadedScenario, notes: list[str]) -> tuple[Any, Any]:
+def scenario_pairs(model: str, loaded: LoadedScenario, notes: list[str]) -> tuple[Any, Any]:
     """Lengths as the scenario states them: of its trace where that is at hand, else draws with the same moments."""
     from catalogs.traces import read_trace, trace_path
     from tasks.simulation.streams import moment_pairs

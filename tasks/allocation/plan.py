@@ -89,6 +89,7 @@ class PlanOffer(_Model):
 class PlanWorkload(_Model):
     """What a workload was planned for: demand in the phase's tokens/s, the headroom, and what the plan supplies.
 
+    ``headroom_basis``: ``simulated`` on these instances, or ``stated`` by the scenario.
     ``supplied_tok_per_s`` is headroom x throughput; ``usd_per_million_tok`` = cost / tokens served (planned less
     missing), None where none are.
     """
@@ -104,6 +105,7 @@ class PlanWorkload(_Model):
     headroom: float
     cost_usd_per_h: float
     usd_per_million_tok: float | None
+    headroom_basis: str = "stated"
 
 
 class PlanShortfall(_Model):
@@ -135,13 +137,15 @@ class PlanInputs(_Model):
 class PlanBaselines(_Model):
     """Homogeneous plans for the same inputs: the exact optimum and the paper's greedy. None = it cannot meet the demand.
 
-    ``homo_optimal_lower_bound_usd_per_h`` is the solver's bound on the exact one.
+    ``homo_optimal_lower_bound_usd_per_h`` is the solver's bound on the exact one. ``full_use_usd_per_h``: this plan's rent
+    if instances could be used to their whole rate, i.e. without headroom; None = not computed.
     """
 
     homo_optimal_usd_per_h: float | None
     homo_optimal_lower_bound_usd_per_h: float | None
     homo_greedy_usd_per_h: float | None
     note: str = ""
+    full_use_usd_per_h: float | None = None
 
 
 class Plan(_Model):
