@@ -228,11 +228,17 @@ def _publish(lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None, 
         RunOutcome.SUPERSEDED: f"another run published version {published.plan_version} meanwhile: it stays",
     }[published.outcome]
     assert published.plan is not None  # whatever the outcome, a version holds after a publication
-    if published.outcome is RunOutcome.UNCHANGED:
-        # The decision stands, its price and bound are today's.
-        today = plan.model_copy(update={"plan_version": published.plan_version, "state": published.plan.state})
-        return AllocationOutcome(today, published.outcome, text)
+    stands = published.plan
+    if published.outcome is RunOutcome.UNCHANGED and _figures(plan) != _figures(stands):
+        # The same machines, at other prices or for another demand: today's figures are what a reader needs.
+        keep = {"plan_version": stands.plan_version, "state": stands.state, "reason": f"unchanged; {plan.reason}"}
+        return AllocationOutcome(plan.model_copy(update=keep), published.outcome, text)
     return AllocationOutcome(published.plan, published.outcome, text)
+
+
+def _figures(plan: Plan) -> tuple[object, ...]:
+    """What may move while a decision stands. Start-up charges do so by themselves: what was new runs now."""
+    return plan.cost_usd_per_h, plan.status is SolveStatus.SHORTFALL, plan.workloads, plan.offers, plan.shortfalls
 
 
 def _log_held(lake: Lake, loaded: LoadedScenario, last: Plan | None, started: datetime, note: str) -> None:
