@@ -75,7 +75,7 @@ class BuildSettings:
     dask_address: str | None = None
     threads: int = field(default_factory=lambda: max(1, min(os.cpu_count() or 1, 8)))
     sample_n: int = 24
-    sample_time_s: float = 15.0
+    sample_time_s: float = 60.0
     force: bool = False
     safety_percentile: float | None = None
     measured_only: bool = False
