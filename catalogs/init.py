@@ -46,6 +46,7 @@ policy:
   shortage: uniform               # or priority (by each model's weight)
   # safety_percentile: 90         # plan with rates that hold in so many % of cases, given their errors
   # measured_only: true           # use only rates that are measured or fitted to measurements
+  # launchable_only: true         # use only templates that stock engines launch; the plan says what that costs
   headroom: auto                  # share of the rates planned with, by simulation; or start, or {prefill: 0.8, decode: 0.9}
   demand_percentile: 95           # plan for this percentile of one-minute request counts; null plans for the mean
   init_minutes: 6                 # a new node serves nothing for so long ...
