@@ -16,6 +16,7 @@ from tasks.allocation.types import SolveStatus
 from tasks.templates.types import LaunchClass
 
 PLAN_SCHEMA_VERSION = 1
+HEADROOM_BASES = ("stated", "simulated")
 
 
 class PlanState(StrEnum):

@@ -28,7 +28,7 @@ from tasks.allocation.checker import (
     served_req_per_s,
     template_facts,
 )
-from tasks.allocation.plan import PLAN_SCHEMA_VERSION, Plan, PlanInstance, PlanShortfall, PlanStage
+from tasks.allocation.plan import HEADROOM_BASES, PLAN_SCHEMA_VERSION, Plan, PlanInstance, PlanShortfall, PlanStage
 from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
 
 _BINDING = re.compile(r"^(?P<config>\S+) in (?P<region>\S+) \((?P<used>\d+) of (?P<have>\d+)\)$")
@@ -93,7 +93,7 @@ def _header_faults(plan: Plan) -> list[str]:
     texts = {"scenario_id": plan.scenario_id, "reason": plan.reason, "inputs.running_basis": plan.inputs.running_basis}
     texts |= {f"inputs.{name}": getattr(plan.inputs, name) for name in ("hash", "price_as_of", "library_id")}
     faults += [f"{name} is empty" for name, text in texts.items() if not text.strip()]
-    for name in ("homo_optimal_usd_per_h", "homo_greedy_usd_per_h"):
+    for name in ("homo_optimal_usd_per_h", "homo_greedy_usd_per_h", "full_use_usd_per_h"):
         cost = getattr(plan.baselines, name)
         if cost is not None and not (math.isfinite(cost) and cost >= 0):
             faults.append(f"baselines.{name} is {cost}")
@@ -241,6 +241,8 @@ def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[Decision
         facts_row = (c.alias, demand.model, c.phase.value, facts.slo_ms.get(row.workload_id), c.headroom)
         if stated != (*facts_row, demand.planned_req_per_s):
             faults.append(f"workload {row.workload_id}: {stated} is {(*facts_row, demand.planned_req_per_s)}")
+        if row.headroom_basis not in HEADROOM_BASES:
+            faults.append(f"workload {row.workload_id}: headroom_basis is {row.headroom_basis!r}")
         own = [r for r in plan.instances if r.workload_id == row.workload_id]
         planned = demand.planned_req_per_s * c.tokens_per_request
         supplied = math.fsum(r.instances * r.throughput_tok_per_s for r in own) * c.headroom

@@ -189,6 +189,7 @@ _FORMED: dict[str, Any] = {
     "solve_s": -1.0,
     "theta_upper": 0.1,
     "homo_greedy_usd_per_h": -1.0,
+    "full_use_usd_per_h": -1.0,
     "homo_optimal_usd_per_h": -1.0,
     "homo_optimal_lower_bound_usd_per_h": 9.5,
 }
@@ -219,6 +220,7 @@ _TEXT = {
     "phase": "aggregated",
     "binding": "H100-SXMx8 in aws/us-east-2 (0 of 0)",
     "cheapest_extra": "",
+    "headroom_basis": "guessed",
 }
 _ALLOWED_TEXT = {"state", "status", "schema", "text", "code", "note"}
 

@@ -1,0 +1,107 @@
+"""Shares settled with the plan, on a made-up workload whose safe uses are known; choices by enumeration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+from allocation_cases import R1, problem, workload
+
+from catalogs.types import Phase
+from tasks.allocation.covers.solver import solve_covers
+from tasks.allocation.headroom import LEAST, settle, uses, with_headroom, without_templates
+from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits
+
+LIMITS = SolveLimits(gap=1e-9, time_s=20.0)
+CONFIGS = ("L4x1", "A10Gx1")
+PRICE = {(R1, "L4x1"): 1.0, (R1, "A10Gx1"): 2.5}
+
+
+def case(demand: float = 90.0, share: float = 0.8, **fields) -> AllocationProblem:
+    """``cheap``: 50 req/s for 1 USD/h; ``solid``: 100 req/s for 2.5 USD/h."""
+    templates = {"cheap": ({"L4x1": 1}, 50), "solid": ({"A10Gx1": 1}, 100)}
+    own = workload("a", Phase.AGGREGATED, templates, CONFIGS, headroom=share)
+    capacity = {(R1, name): 20 for name in CONFIGS}
+    return problem([own], {"a": demand}, PRICE, capacity, configs=CONFIGS, **fields)
+
+
+def solve(asked: AllocationProblem) -> AllocationResult:
+    return solve_covers(asked, LIMITS)
+
+
+def measure_by(safe: Mapping[str, float]):
+    """A set is as safe as its least safe template."""
+
+    def measure(result: AllocationResult) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for row in result.instances:
+            found[row.workload_id] = min(safe[row.template_id], found.get(row.workload_id, 1.0))
+        return found
+
+    return measure
+
+
+def chosen(result: AllocationResult) -> dict[str, int]:
+    return {row.template_id: row.instances for row in result.instances}
+
+
+def test_uses_by_hand() -> None:
+    asked = case(demand=60.0)
+    result = solve(asked)
+    assert chosen(result) == {"cheap": 2}  # 2 x 50 x 0.8 = 80 >= 60
+    assert uses(asked, result) == pytest.approx({"a-aggregated": 0.6})
+
+
+def test_a_measured_share_above_the_start_saves_an_instance() -> None:
+    """90 req/s: three at 0.8, two at 0.95."""
+    assert chosen(solve(case())) == {"cheap": 3}
+    settled = settle(case(), solve, measure_by({"cheap": 0.95, "solid": 0.95}))
+    assert chosen(settled.result) == {"cheap": 2}
+    assert settled.problem.candidates[0].headroom == 0.95
+    assert not settled.short
+    assert not settled.set_aside
+
+
+def test_a_template_that_cannot_be_used_gives_way_to_one_that_can() -> None:
+    """At 0.3 ``cheap`` takes 6 USD/h, but one ``solid`` at 0.9 serves 90 req/s for 2.5."""
+    settled = settle(case(), solve, measure_by({"cheap": 0.3, "solid": 0.9}))
+    assert chosen(settled.result) == {"solid": 1}
+    assert settled.result.cost_usd_per_h == pytest.approx(2.5)
+    assert not settled.short
+
+
+def test_choices_that_alternate_end_in_the_cheaper_one_that_holds() -> None:
+    """``cheap`` holds 0.5 only: four of it, 4 USD/h. Without it two ``solid`` at 0.8, and one at the 1.0 that they hold."""
+    settled = settle(case(), solve, measure_by({"cheap": 0.5, "solid": 1.0}))
+    assert chosen(settled.result) == {"solid": 1}
+    assert not settled.short
+
+
+def test_where_nothing_holds_the_plan_says_what_it_is_short_of() -> None:
+    settled = settle(case(demand=400.0), solve, measure_by({"cheap": 0.0, "solid": 0.0}))
+    (short,) = settled.short.values()
+    assert short[0] > short[1] == 0.0
+    assert settled.problem.candidates[0].headroom == LEAST
+
+
+def test_what_runs_does_not_change_the_shares() -> None:
+    safe = measure_by({"cheap": 0.95, "solid": 0.95})
+    fresh = settle(case(init_share=0.1), solve, safe)
+    again = settle(case(init_share=0.1, running={(R1, "cheap"): 2}), solve, safe)
+    assert again.problem.candidates[0].headroom == fresh.problem.candidates[0].headroom
+    assert chosen(again.result) == chosen(fresh.result)
+    assert (again.result.init_usd, fresh.result.init_usd) == pytest.approx((0.0, 0.2))
+
+
+def test_templates_are_left_out_with_what_runs_of_them() -> None:
+    left = without_templates(case(running={(R1, "cheap"): 1, (R1, "solid"): 1}), {"a-aggregated": frozenset({"cheap"})})
+    assert left.candidates[0].template_ids == ("solid",)
+    assert left.candidates[0].counts.tolist() == [[0, 1]]
+    assert left.candidates[0].throughput_mtok_per_s.tolist() == [100_000]
+    assert left.running == {(R1, "solid"): 1}
+
+
+def test_shares_are_set_by_workload() -> None:
+    both = replace(case(), candidates=(*case().candidates, workload("b", Phase.DECODE, {}, CONFIGS, headroom=0.7)))
+    assert [c.headroom for c in with_headroom(both, {"a-aggregated": 0.5}).candidates] == [0.5, 0.7]
