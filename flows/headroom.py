@@ -34,16 +34,21 @@ STREAM_REQUESTS = 12_000
 LOWEST, STEP = 0.1, 0.01
 
 
-class PoissonHeadroom:
+class SimulatedHeadroom:
     """Measures the safe use of chosen instances, workload by workload. Equal instances under equal streams are simulated
-    once: results lie in the lake under ``headroom/`` by the hash of all that decides them."""
+    once: results lie in the lake under ``headroom/`` by the hash of all that decides them.
 
-    def __init__(self, loaded: LoadedScenario, lake: Lake) -> None:
+    ``streams``: (stream, its name in the key) of models whose requests are not Poisson with the scenario's lengths.
+    """
+
+    def __init__(
+        self, loaded: LoadedScenario, lake: Lake, streams: Mapping[str, tuple[RequestsAt, str]] | None = None
+    ) -> None:
         self._loaded, self._lake = loaded, lake
         self._workloads = {workload.workload_id: workload for workload in loaded.workloads}
         self._builders: dict[str, InstanceBuilder] = {}
         self._templates: dict[str, Mapping[str, Any]] = {}
-        self._streams: dict[str, tuple[RequestsAt, str]] = {}
+        self._streams: dict[str, tuple[RequestsAt, str]] = dict(streams or {})
 
     def __call__(self, result: AllocationResult) -> dict[str, float]:
         """The largest safe use by workload id, of workloads that have instances."""

@@ -91,11 +91,11 @@ def _choose(
     """The solver's answer; with ``headroom: auto`` that to the shares at which its own instances keep their SLOs."""
     if not loaded.is_headroom_computed:
         return inputs, _solve(inputs.problem), ()
-    from flows.headroom import PoissonHeadroom
+    from flows.headroom import SimulatedHeadroom
     from flows.planning_inputs import inputs_hash
     from tasks.allocation.headroom import settle
 
-    settled = settle(inputs.problem, _solve, PoissonHeadroom(loaded, lake))
+    settled = settle(inputs.problem, _solve, SimulatedHeadroom(loaded, lake))
     alias = {workload.workload_id: workload.alias for workload in loaded.workloads}
     notes = tuple(
         PlanWarning(

@@ -3,7 +3,7 @@
 How much a workload's instances can be used depends on which and how many they are, and which are chosen depends on how much
 they can be used. Two ways from the start values, of which the cheaper plan counts. *Follow*: choose, measure, choose again
 with what was measured, until a choice keeps what it was made with. *Set aside*: plan with the largest share any choice so
-far had, and set aside the templates that miss their SLO at it, until the choice keeps it. The start is made as if nothing
+far had, and set aside the templates of a choice that does not keep it, until one does. The start is made as if nothing
 ran, so that equal inputs give equal shares whatever was planned before.
 """
 
@@ -124,15 +124,15 @@ class _Search:
         return ideal.objective_usd < best.result.objective_usd * (1 - gain)
 
     def set_aside(self, floor: Mapping[str, float]) -> Settled:
-        """Choices with the largest shares seen, at least ``floor``, without the templates that do not keep them; then with
-        what those chosen are safe at."""
+        """Choices with the largest shares seen, at least ``floor``, without the templates of choices that do not keep
+        them; then with what those chosen are safe at."""
         share, out = self._hopes(floor), dict[str, frozenset[str]]()
         found = self._choose(share, out)
         for _ in range(_SET_ASIDE_ROUNDS):
             if not found.short:
                 break
             for name in found.short:
-                bad = self._misses(found, name, share[name])
+                bad = frozenset(row.template_id for row in found.result.instances if row.workload_id == name)
                 left = self._templates_left(name, out) - len(bad)
                 if bad and left > 0:
                     out = out | {name: out.get(name, frozenset()) | bad}
@@ -147,16 +147,6 @@ class _Search:
     def _hopes(self, floor: Mapping[str, float]) -> dict[str, float]:
         seen = self.start | {name: max(value, LEAST) for name, value in self._largest.items()}
         return {name: max(value, floor.get(name, 0.0)) for name, value in seen.items()}
-
-    def _misses(self, found: Settled, name: str, share: float) -> frozenset[str]:
-        """The chosen templates of a workload whose own instances, alone, do not keep their SLO at ``share``."""
-        rows = [row for row in found.result.instances if row.workload_id == name]
-        bad = set()
-        for template_id in {row.template_id for row in rows}:
-            own = tuple(row for row in rows if row.template_id == template_id)
-            if self._measure(replace(found.result, instances=own))[name] < share - 1e-9:
-                bad.add(template_id)
-        return frozenset(bad)
 
     def _templates_left(self, name: str, out: Mapping[str, frozenset[str]]) -> int:
         everything = next(c for c in self._problem.candidates if c.workload_id == name)
