@@ -7,6 +7,10 @@ from typing import Any
 
 from catalogs.errors import CoralError
 
+# No model in sight is larger in any dimension; what is beyond is a slip, and would only eat memory.
+_LARGEST = 100_000_000
+MOST_LAYERS = 1_000
+
 
 class Fields:
     """The fields of one config (``text_config`` merged over the rest). A null counts as absent."""
@@ -14,14 +18,15 @@ class Fields:
     def __init__(self, config: Mapping[str, Any], model_id: str) -> None:
         self.config, self.model_id = config, model_id
 
-    def integer(self, *names: str, default: int | None = None, low: int = 1) -> int:
-        """The first of ``names`` that is present, as a whole number >= ``low``."""
+    def integer(self, *names: str, default: int | None = None, low: int = 1, high: int = _LARGEST) -> int:
+        """The first of ``names`` that is present, as a whole number from ``low`` to ``high``."""
         for name in names:
             value = self.config.get(name)
             if value is None:
                 continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise self.error(name, f"is {value!r}, wanted a whole number >= {low}")
+            if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+                shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:40] + "..."
+                raise self.error(name, f"is {shown}, wanted a whole number from {low} to {high}")
             return value
         if default is None:
             raise self.error(names[0], "is missing")

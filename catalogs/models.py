@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 
 from catalogs.errors import CoralError, UnknownNameError
-from catalogs.model_fields import Fields
+from catalogs.model_fields import MOST_LAYERS, Fields
 from catalogs.model_formats import shipped_dtype
 from catalogs.types import ModelSpec
 
@@ -58,7 +58,7 @@ def model_from_config(
     text = config["text_config"] if isinstance(config.get("text_config"), Mapping) else {}
     fields = Fields({**config, **text}, model_id)
     model_type = _model_type(fields)
-    layers = fields.integer("num_hidden_layers")
+    layers = fields.integer("num_hidden_layers", high=MOST_LAYERS)
     dtype, block = shipped_dtype(fields)
     return ModelSpec(
         model=model_id,

@@ -223,3 +223,11 @@ def test_windows_of_gemma2_and_llama4() -> None:
     assert spec.layer_windows == (8192, 8192, 8192, 0) * 8
     assert spec.moe_layers == (False, True) * 16
     assert (spec.intermediate, spec.moe_intermediate, spec.shared_experts) == (16384, 8192, 1)
+
+
+@pytest.mark.parametrize("field", ["num_hidden_layers", "vocab_size", "hidden_size", "intermediate_size"])
+@pytest.mark.parametrize("value", [2**63, 10**30])
+def test_an_absurd_size_is_refused_in_one_line_before_it_takes_memory(field: str, value: int) -> None:
+    with pytest.raises(CoralError, match=f"'{field}' of its config is .* wanted a whole number from 1 to ") as caught:
+        model_from_config({**LLAMA, field: value}, "my-org/my")
+    assert "\n" not in str(caught.value)
