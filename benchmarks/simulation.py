@@ -1,7 +1,9 @@
 """Replays sampled templates and times the simulator: ``python benchmarks/simulation.py replay|speed [SCENARIO]``.
 
-replay: saturated replay of templates of random combinations; share that keep rate and latency, by kind. ``--failing``
-prints those that do not. speed: 30 minutes of every model at its demand on instances of the best such templates.
+replay: saturated replay of templates, of random combinations or, with ``--lake``, drawn from the library that ``coral build``
+left there; share that keep rate and latency, by kind. ``--failing`` prints those that do not.
+
+speed: 30 minutes of every model at its demand on instances of the best such templates.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from tasks.simulation.types import Ints, Requests, SimInstance
 from tasks.templates.curves import workload_curves
 from tasks.templates.exact import solve_many
 from tasks.templates.rows import template_table
+from warehouse.connect import Lake
+from warehouse.read import current_library_id, library_templates, templates_by_id
 
 TRACES = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).parents[1] / ".." / "shared" / "data")) / "traces"
 TRACE_FILES = {"azure-conv-2023": "azure_llm_2023_conv", "azure-code-2023": "azure_llm_2023_code"}
@@ -74,6 +78,20 @@ def sampled_rows(
     return [rows[i] for i in index]
 
 
+def library_rows(
+    lake_root: Path, loaded: LoadedScenario, workload: Workload, count: int, rng: np.random.Generator
+) -> list[Row]:
+    """Templates of the scenario's library in the lake, each as likely as any."""
+    with Lake.open(lake_root, read_only=True) as lake:
+        library_id = current_library_id(lake, loaded.scenario.id)
+        if library_id is None:
+            raise SystemExit(f"no library of {loaded.scenario.id} in {lake_root}: run coral build first")
+        ids = library_templates(lake, library_id, workload.workload_id)["template_id"].to_pylist()
+        chosen = [ids[i] for i in rng.permutation(len(ids))[:count]]
+        rows: list[Row] = templates_by_id(lake, chosen).to_pylist()
+    return rows
+
+
 def kind_of(row: Row) -> str:
     """One stage or pipeline, inner stages alike or not, several nodes in a stage."""
     inner = {member["pp"] for stage in row["stages"] for member in stage["members"]}
@@ -89,9 +107,19 @@ def run_replay(loaded: LoadedScenario, arguments: argparse.Namespace) -> None:
     per_workload = -(-arguments.templates // len(loaded.workloads))
     for workload in loaded.workloads:
         builder, pairs = InstanceBuilder(workload, hardware_of(loaded)), length_pairs(workload)
-        for row in sampled_rows(loaded, workload, per_workload, arguments.mode, rng):
+        rows = (
+            library_rows(arguments.lake, loaded, workload, per_workload, rng)
+            if arguments.lake
+            else sampled_rows(loaded, workload, per_workload, arguments.mode, rng)
+        )
+        for row in rows:
             result = replay(
-                builder.from_row(row), workload.tokens_per_request, workload.slo_ms, pairs, offered_share=arguments.load
+                builder.from_row(row),
+                workload.tokens_per_request,
+                workload.slo_ms,
+                pairs,
+                offered_share=arguments.load,
+                counts_transfer=arguments.mode != "paper",
             )
             by_kind[workload.phase.value, kind_of(row)].append(result)
             if arguments.failing and not result.is_kept:
@@ -202,6 +230,7 @@ def main() -> None:
     parser.add_argument("what", choices=["replay", "speed"])
     parser.add_argument("scenario", nargs="?", default="paper-extended")
     parser.add_argument("--mode", choices=["cycle", "paper"], default="cycle")
+    parser.add_argument("--lake", type=Path, help="draw templates from the library in this lake")
     parser.add_argument("--templates", type=int, default=200)
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=0)

@@ -1,6 +1,7 @@
 """Headroom by simulation, kept in the lake: how far the instances that are chosen can be used before they miss their SLOs.
 
-A request keeps its SLO when both phases do, so each may miss half of what the SLO percentile leaves. The stream is Poisson
+A request keeps its SLO when both phases do, so each may miss half of what the SLO percentile leaves; prompts longer than the
+percentile's, for which templates are not made, are not judged. The stream is Poisson
 at the instances' rate with the scenario's lengths, as the promise is made: that share of requests in time under Poisson
 arrivals at the *planned* rate. The planned rate is a busy minute's at the stated mean and so covers what the mean does not
 say; how requests crowd within it is left to headroom. Fluctuation from one minute to the next counts in both; fixing every
@@ -52,15 +53,31 @@ class SimulatedHeadroom:
 
     def __call__(self, result: AllocationResult) -> dict[str, float]:
         """The largest safe use by workload id, of workloads that have instances."""
+        instances = self._by_workload(result)
+        decoders: dict[str, list[SimInstance]] = {}
+        for name, mine in instances.items():
+            if self._workloads[name].phase is Phase.DECODE:
+                decoders[self._workloads[name].model.model] = mine
+
+        def safe_use(name: str) -> float:
+            workload = self._workloads[name]
+            receivers = decoders.get(workload.model.model, []) if workload.phase is Phase.PREFILL else []
+            return self._safe_use(workload, instances[name], receivers)
+
+        with ThreadPoolExecutor(2) as pool:
+            return dict(zip(instances, pool.map(safe_use, instances), strict=True))
+
+    def instances(self, result: AllocationResult) -> list[SimInstance]:
+        """What is simulated: every copy of every instance."""
+        return [instance for mine in self._by_workload(result).values() for instance in mine]
+
+    def _by_workload(self, result: AllocationResult) -> dict[str, list[SimInstance]]:
         self._read_templates([row.template_id for row in result.instances])
         rows: dict[str, list[Instance]] = {}
         for row in result.instances:
             if self._workloads[row.workload_id].phase is not Phase.AGGREGATED:
                 rows.setdefault(row.workload_id, []).append(row)
-        instances = {name: self._instances(name, mine) for name, mine in rows.items()}
-        with ThreadPoolExecutor(2) as pool:
-            found = list(pool.map(lambda name: self._safe_use(self._workloads[name], instances[name]), instances))
-        return dict(zip(instances, found, strict=True))
+        return {name: self._instances(name, mine) for name, mine in rows.items()}
 
     def _read_templates(self, ids: Sequence[str]) -> None:
         from tasks.allocation.safety import with_safe_rates
@@ -87,7 +104,9 @@ class SimulatedHeadroom:
             found += copies_of(replace(one, instance_id=f"{row.template_id} {row.region}"), row.instances)
         return found
 
-    def _safe_use(self, workload: Workload, instances: Sequence[SimInstance]) -> float:
+    def _safe_use(
+        self, workload: Workload, instances: Sequence[SimInstance], receivers: Sequence[SimInstance]
+    ) -> float:
         from tasks.simulation.headroom import headroom, instances_class
         from warehouse.results import find_result, write_result
 
@@ -96,6 +115,8 @@ class SimulatedHeadroom:
         counts_transfer = self._loaded.scenario.library.mode != "paper"
         inputs = {
             "instances": instances_class(instances),
+            "receivers": instances_class(receivers),
+            "longest_prompt": workload.lengths.input_at_percentile,
             "stream": stream,
             "slo": [workload.slo_ms, percentile, counts_transfer],
             "search": [STREAM_REQUESTS, LOWEST, STEP],
@@ -111,6 +132,8 @@ class SimulatedHeadroom:
                 lowest=LOWEST,
                 step=STEP,
                 counts_transfer=counts_transfer,
+                receivers=receivers,
+                longest_prompt=workload.lengths.input_at_percentile,
             )
             known = {"workload": workload.alias, "utilization": round(found.utilization, 6), **inputs}
             known["tried"] = {f"{share:.2f}": met for share, met in sorted(found.tried.items())}

@@ -132,12 +132,12 @@ class _Search:
             if not found.short:
                 break
             for name in found.short:
-                bad = frozenset(row.template_id for row in found.result.instances if row.workload_id == name)
-                left = self._templates_left(name, out) - len(bad)
-                if bad and left > 0:
-                    out = out | {name: out.get(name, frozenset()) | bad}
-                else:
-                    share = share | {name: max(min(share[name], found.safe[name]), LEAST)}
+                for guilty in self._guilty(found, name, share[name]):
+                    bad = frozenset(row.template_id for row in found.result.instances if row.workload_id == guilty)
+                    if self._templates_left(guilty, out) > len(bad) > 0:
+                        out = out | {guilty: out.get(guilty, frozenset()) | bad}
+                    else:
+                        share = share | {name: max(min(share[name], found.safe[name]), LEAST)}
             found = self._choose(share, out)
         higher = share | {name: max(value, share[name]) for name, value in found.safe.items()}
         if not found.short and any(higher[name] > share[name] + _SAME for name in higher):
@@ -147,6 +147,15 @@ class _Search:
     def _hopes(self, floor: Mapping[str, float]) -> dict[str, float]:
         seen = self.start | {name: max(value, LEAST) for name, value in self._largest.items()}
         return {name: max(value, floor.get(name, 0.0)) for name, value in seen.items()}
+
+    def _guilty(self, found: Settled, name: str, share: float) -> list[str]:
+        """Whose templates to set aside where ``name`` is short: its own, or, where these hold by themselves, those of the
+        model's other workloads, which its requests go through as well."""
+        own = tuple(row for row in found.result.instances if row.workload_id == name)
+        if self._measure(replace(found.result, instances=own))[name] < share - 1e-9:
+            return [name]
+        demand = next(d for d in self._problem.demands if name in d.workload_ids)
+        return [other for other in demand.workload_ids if other != name] or [name]
 
     def _templates_left(self, name: str, out: Mapping[str, frozenset[str]]) -> int:
         everything = next(c for c in self._problem.candidates if c.workload_id == name)

@@ -96,12 +96,15 @@ def headroom(
     lowest: float = 0.3,
     step: float = 0.01,
     counts_transfer: bool = True,
+    receivers: Sequence[SimInstance] = (),
+    longest_prompt: float = float("inf"),
 ) -> Headroom:
     """Bisects the load on ``instances`` (one model, one phase) over multiples of ``step`` in [lowest, 1].
 
-    Prefill is judged by TTFT; with ``counts_transfer`` (see Slo) it ends when the KV has left, on its way to a decode that
-    takes it in at once. Decode is judged by TPOT from the arrival of the KV: its requests come as they arrive, from a
-    prefill that takes no time. Never above 1: more than the stored rate is not planned.
+    Prefill is judged by TTFT; with ``counts_transfer`` (see Slo) it ends when the decode instances ``receivers`` have taken
+    the KV in (none given: at once). Decode is judged by TPOT from the arrival of the KV: its requests come as they arrive,
+    from a prefill that takes no time. Prompts above ``longest_prompt`` tokens take their time but are not judged: templates
+    promise nothing for them. Never above 1: more than the stored rate is not planned.
     """
     phases = {(instance.phase, instance.model) for instance in instances}
     if len(phases) != 1:
@@ -113,7 +116,14 @@ def headroom(
 
     def holds(share: float) -> bool:
         asked = requests_at(share * total)
-        tried[share] = attained(instances, slo_ms, asked, counts_transfer=counts_transfer)
+        tried[share] = attained(
+            instances,
+            slo_ms,
+            asked,
+            counts_transfer=counts_transfer,
+            receivers=receivers,
+            longest_prompt=longest_prompt,
+        )
         return tried[share] >= percentile / 100
 
     low, high = round(lowest / step), round(1 / step)
@@ -126,19 +136,28 @@ def headroom(
 
 
 def attained(
-    instances: Sequence[SimInstance], slo_ms: float, requests: Requests, *, counts_transfer: bool = True
+    instances: Sequence[SimInstance],
+    slo_ms: float,
+    requests: Requests,
+    *,
+    counts_transfer: bool = True,
+    receivers: Sequence[SimInstance] = (),
+    longest_prompt: float = float("inf"),
 ) -> float:
     """Share of the requests after the warm-up that met the limit of the instances' phase."""
     phase, regions = instances[0].phase, sorted({instance.region for instance in instances})
     if phase is Phase.PREFILL:
         alone = replace(requests, output_tokens=np.minimum(requests.output_tokens, 2))
-        result = simulate(alone, [*instances, *(_instant(instances, region, Phase.DECODE) for region in regions)])
+        missing = [region for region in regions if all(receiver.region != region for receiver in receivers)]
+        instants = [_instant(instances, region, Phase.DECODE) for region in missing]
+        result = simulate(alone, [*instances, *receivers, *instants])
         latency: Floats = result.ttft_s if counts_transfer else result.prefill_s
     else:
         result = simulate(requests, [*instances, *(_instant(instances, region, Phase.PREFILL) for region in regions)])
         latency = result.tpot_s
     counted = requests.arrival_s >= WARM_UP_SHARE * requests.arrival_s[-1]
     counted &= (requests.output_tokens > 1) | (phase is Phase.PREFILL)
+    counted &= requests.input_tokens <= longest_prompt
     if not counted.any():
         raise SimulationInputError("no request to judge by", remedy="give a longer stream")
     done = result.status == int(RequestStatus.DONE)
