@@ -73,7 +73,9 @@ def solve_ilp(
     Reductions that change no optimum: pairs (S, c) run by falling upper bound U (:func:`_upper_bound`) and end when U
     is below t; a pair is first probed at t, then, where t is in reach, just above the rate found, and T is maximised only
     if that is in reach too; That is capped at U, or at t, in the rows of rates; x[s,j] and its z exist only where all nodes
-    together reach t with j layers in stage s. The rate returned is recomputed from the integers in exact arithmetic.
+    together reach t with j layers in stage s, and where the other stages can hold the rest. The rate returned is recomputed
+    from the integers in exact arithmetic.
+
     ``limits``: time per ILP and threads (ILPs run to a zero gap, whatever its gap). ``at_least`` is a rate believed to be
     reachable, so that the ILPs only have to find it and to prove that there is none above; where it is not reachable the
     search begins anew without it. Raises RuntimeError where HiGHS reports an error.
@@ -239,7 +241,7 @@ class _PlacementModel:
         most = np.sum([counts[k] * self.rates[k] for k in kinds], axis=0)
         self.least = least_layers if stages > 1 else 1
         allowed = range(self.least, curves.layers - (stages - 1) * self.least + 1)
-        self.layers_of = {s: [j for j in allowed if most[s, j] >= rate] for s in S}
+        self.layers_of = _within_reach({s: [j for j in allowed if most[s, j] >= rate] for s in S}, curves.layers)
         self.x = {(s, j): pulp.LpVariable(f"x_{s}_{j}", cat="Binary") for s in S for j in self.layers_of[s]}
         self.y = {(s, k): pulp.LpVariable(f"y_{s}_{k}", 0, counts[k], "Integer") for s in S for k in kinds}
         self.z = {
@@ -320,6 +322,12 @@ class _PlacementModel:
             stages.append(StagePlacement(start, start + held[s] - 1, position, tuple(sorted(slots))))
             start += held[s]
         return Placement(self.counts, min(rate(s) for s in range(self.stages)), self.cycle, tuple(stages))
+
+
+def _within_reach(layers_of: dict[int, list[int]], layers: int) -> dict[int, list[int]]:
+    """Only numbers of layers with which the other stages, each holding its most, still make up the model."""
+    most = sum(held[-1] for held in layers_of.values() if held)
+    return {s: [j for j in held if most - held[-1] + j >= layers] for s, held in layers_of.items()}
 
 
 def _slots(counts: tuple[int, ...]) -> dict[int, list[int]]:
