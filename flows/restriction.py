@@ -22,7 +22,8 @@ def restriction_notes(
     loaded: LoadedScenario, lake: Lake, library_id: str, problem: AllocationProblem
 ) -> tuple[PlanWarning, ...]:
     """The cost of ``policy.launchable_only``, by planning with it (``problem``) and without: on rent alone, with nothing
-    running, so that what runs now does not speak for either. None where the policy does not ask for it."""
+    running, so that what runs now does not speak for either, and at the headroom of ``problem``. None where the policy
+    does not ask for it."""
     if not loaded.scenario.policy.launchable_only:
         return ()
     from flows.planning_inputs import planning_inputs
@@ -30,7 +31,10 @@ def restriction_notes(
     policy = loaded.scenario.policy.model_copy(update={"launchable_only": False})
     free = replace(loaded, scenario=loaded.scenario.model_copy(update={"policy": policy}))
     restricted = _fresh(problem)
-    unrestricted = _fresh(planning_inputs(free, lake, library_id, None).problem)
+    headroom = {candidates.workload_id: candidates.headroom for candidates in problem.candidates}
+    everything = planning_inputs(free, lake, library_id, None).problem
+    alike = tuple(replace(c, headroom=headroom.get(c.workload_id, c.headroom)) for c in everything.candidates)
+    unrestricted = _fresh(replace(everything, candidates=alike))
     return (PlanWarning(code=_CODE, text=f"{_ASKED}: {restriction_text(restricted, unrestricted)}"),)
 
 
@@ -47,7 +51,7 @@ def restriction_text(restricted: AllocationResult, unrestricted: AllocationResul
     if restricted.cost_usd_per_h <= before * (1 + _NO_MORE):
         return f"at no extra cost ({restricted.cost_usd_per_h:,.2f} USD/h)"
     more = restricted.cost_usd_per_h / before - 1
-    return f"rent {restricted.cost_usd_per_h:,.2f} instead of {before:,.2f} USD/h, {more:+.1%}"
+    return f"planned afresh, rent is {restricted.cost_usd_per_h:,.2f} instead of {before:,.2f} USD/h, {more:+.1%}"
 
 
 def _fresh(problem: AllocationProblem) -> AllocationResult:
