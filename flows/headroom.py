@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 KIND = "headroom"
 # Requests of a stream: with 0.5 % allowed to miss some 50 do, so the share found is good to about a point.
 STREAM_REQUESTS = 12_000
-LOWEST, STEP = 0.1, 0.01
+LOWEST, STEP = 0.02, 0.01
 
 
 class SimulatedHeadroom:

@@ -24,6 +24,8 @@ Measure = Callable[[AllocationResult], Mapping[str, float]]
 # Choices with what was measured, and with templates set aside. What a further search must be able to save: from the shares
 # seen, and from the start values, which promise more than they keep.
 _ROUNDS, _SET_ASIDE_ROUNDS = 4, 8
+# Where that fails: choices that only lower their shares, and below which use templates are not worth keeping.
+_LOWERING_ROUNDS, _HOPELESS = 12, 0.15
 _GAIN, _GAIN_FROM_START = 2e-3, 0.05
 _SAME = 0.005
 # Where not even the least use keeps the SLO there is nothing to plan with; the plan says so.
@@ -93,7 +95,7 @@ def settle(problem: AllocationProblem, solve: Solve, measure: Measure) -> Settle
             other = search.set_aside(floor)
             best = other if best is None or _rank(other) < _rank(best) else best
     assert best is not None
-    return best
+    return min(best, search.lower(best), key=_rank) if best.short else best
 
 
 class _Search:
@@ -144,6 +146,23 @@ class _Search:
             return min(found, self._choose(higher, out), key=_rank)
         return found
 
+    def lower(self, last: Settled) -> Settled:
+        """Choices from ``last`` on with shares that only fall to what was measured, and without templates of choices that can
+        hardly be used; the best of them."""
+        share, out, best = {c.workload_id: c.headroom for c in last.problem.candidates}, dict(last.set_aside), last
+        for _ in range(_LOWERING_ROUNDS):
+            for name in last.short:
+                bad = frozenset(row.template_id for row in last.result.instances if row.workload_id == name)
+                if last.safe[name] < _HOPELESS and self._templates_left(name, out) > len(bad):
+                    out = out | {name: out.get(name, frozenset()) | bad}
+                else:
+                    share = share | {name: max(min(share[name], last.safe[name]), LEAST)}
+            last = self._choose(share, out)
+            best = min(best, last, key=_rank)
+            if not last.short:
+                break
+        return best
+
     def _hopes(self, floor: Mapping[str, float]) -> dict[str, float]:
         seen = self.start | {name: max(value, LEAST) for name, value in self._largest.items()}
         return {name: max(value, floor.get(name, 0.0)) for name, value in seen.items()}
@@ -175,6 +194,7 @@ class _Search:
         return Settled(asked, result, safe, short, out)
 
 
-def _rank(settled: Settled) -> tuple[bool, float, float]:
-    """Less is better: first that the SLOs are kept, then the demand met, then the money."""
-    return (bool(settled.short), -float(np.round(settled.result.theta, 9)), settled.result.objective_usd)
+def _rank(settled: Settled) -> tuple[float, float, float]:
+    """Less is better: first by how much use exceeds what is safe, then the demand met, then the money."""
+    excess = max((used - safe for used, safe in settled.short.values()), default=0.0)
+    return (round(excess, 9), -float(np.round(settled.result.theta, 9)), settled.result.objective_usd)
