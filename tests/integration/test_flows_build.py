@@ -97,7 +97,8 @@ def test_the_library_is_whole_and_current(built: Built) -> None:
         for counts in result.workloads:
             rows = library_templates(lake, result.library_id, counts.workload_id)
             assert rows.num_rows == counts.templates > 0
-            assert 0 < counts.frontier <= counts.templates <= counts.combinations
+            # The best placement of a combination, and the best launchable one where it is another.
+            assert 0 < counts.frontier <= counts.templates <= 2 * counts.combinations
             assert " USD per million tokens" in counts.best_template
     assert registered_library(built.settings()) == result.library_id
 
@@ -116,7 +117,8 @@ def test_prefect_shows_the_build(built: Built, session_api_url: str) -> None:
 
     text = latest("coral-library")["data"]
     assert built.result.library_id in text
-    assert "4 combinations solved again" in text
+    assert f"{built.result.sample_n} " in text
+    assert "solved again" in text
     rows = json.loads(latest("coral-library-workloads")["data"])
     assert {row["workload"]: row["templates"] for row in rows} == {
         counts.alias: counts.templates for counts in built.result.workloads
