@@ -39,7 +39,7 @@ from tasks.templates.ilp import IlpResult, IlpStatus, solve_ilp
 from tasks.templates.launchable import pipelines_of_equal_nodes
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "unit"))
-from template_tables import brute_force, random_curves
+from template_tables import brute_force, random_curves  # type: ignore[import-not-found]
 
 
 def main() -> None:
@@ -125,10 +125,21 @@ def launchable(options: argparse.Namespace, loaded: list) -> Iterator[str]:
             exact, results = 0, []
             for tp, own in launch_curves(whole, launch).items():
                 if gpus % tp == 0:
-                    how = {"one_node_per_stage": True, "least_layers": gpus // tp}
-                    found = solve_many(own.curves, row[None, :], **how).throughput_mtok_per_s[0]
+                    least = gpus // tp
+                    batch = solve_many(own.curves, row[None, :], one_node_per_stage=True, least_layers=least)
+                    found = batch.throughput_mtok_per_s[0]
                     exact = max(exact, int(found))
-                    results.append(solve_ilp(own.curves, row, limits(options), at_least=max(int(found), 1), **how))
+                    believed = max(int(found), 1)
+                    results.append(
+                        solve_ilp(
+                            own.curves,
+                            row,
+                            limits(options),
+                            at_least=believed,
+                            one_node_per_stage=True,
+                            least_layers=least,
+                        )
+                    )
             yield line(workload, names, row, exact, results, time.process_time() - began)
 
 
