@@ -120,8 +120,10 @@ class _Search:
 
     def can_gain(self, best: Settled, floor: Mapping[str, float], gain: float) -> bool:
         """Whether the shares of :meth:`set_aside`, if every template had them, would save more than ``gain``."""
-        if best.result.theta < 1 or best.short:
+        if best.short:
             return True
+        if best.result.theta < 1:
+            return False  # all that can be had is taken: which templates share it out matters little
         ideal = self._solve(with_headroom(self._problem, self._hopes(floor)))
         return ideal.objective_usd < best.result.objective_usd * (1 - gain)
 
