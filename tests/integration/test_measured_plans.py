@@ -25,6 +25,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a scenario planned over its measured rate."""
     folder = tmp_path_factory.mktemp("measured")
     scenario = write_scenario(folder)
+    # Headroom by simulation would judge a measured rate by modelled times; here the rates themselves are looked at.
+    stated = scenario.read_text().replace("headroom: auto", "headroom: {prefill: 0.8, decode: 0.9}")
+    scenario.write_text(stated)
     (folder / "rates.csv").write_text(MEASURED)
     added = coral("profiles", "add", "rates.csv", "-s", scenario, cwd=folder)
     assert added.returncode == 0, added.stderr
@@ -58,6 +61,40 @@ def test_borrowed_ground_is_said_and_left_out_on_demand(folder: Path) -> None:
     assert all("A10G" not in i.combination_id for i in only.instances)
     assert all("L4x" not in i.combination_id for i in only.instances if i.workload.startswith("gpt-oss"))
     assert only.cost_usd_per_h + only.init_usd >= plan.lower_bound_usd_per_h - 1e-9
+
+
+def test_launchable_only_says_what_it_costs(folder: Path) -> None:
+    plan, only = allocate(folder), allocate(folder, "--launchable-only")
+    assert {i.launch_class.value for i in only.instances} <= {"A", "B1"}
+    (note,) = [w for w in only.warnings if w.code == "launchable_only"]
+    assert "instead of" in note.text or "no extra cost" in note.text
+    assert plan.inputs.hash != only.inputs.hash
+    assert not [w for w in plan.warnings if w.code == "launchable_only"]
+    both = allocate(folder, "--launchable-only", "--measured-only")
+    assert {w.code for w in both.warnings} >= {"launchable_only", "measured_only"}
+    assert {i.launch_class.value for i in both.instances} <= {"A", "B1"}
+    assert {i.provenance for i in both.instances} <= {"measured", "fitted"}
+
+
+def test_launchable_templates_and_their_profiles_can_be_queried(folder: Path) -> None:
+    query = """SELECT count(*) FILTER (f.filter_id = 'launchable' AND t.launch_class NOT IN ('A', 'B1')) AS odd,
+        count(*) FILTER (f.filter_id = 'launchable' AND t.launch_class = 'B1') > 0 AS some
+        FROM template_frontier f JOIN templates t USING (library_id, template_id)"""
+    done = coral("sql", query, "--lake", "lake", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [{"odd": 0, "some": True}]
+    # Every node of a pipeline of equal nodes has its rate in one of the two views.
+    query = """WITH rows AS (FROM profiles UNION ALL BY NAME FROM launch_profiles)
+        SELECT count(*) AS nodes, count(r.throughput_tok_per_s) AS found
+        FROM templates t JOIN template_stages s USING (template_id) LEFT JOIN rows r
+            ON r.workload_id = t.workload_id AND r.node_config = s.node_config AND r.stages = t.n_stages
+            AND r.position = s.position AND r.cycle_ms = t.cycle_ms AND r.layers = s.layer_end - s.layer_start + 1
+            AND r.tp = s.tp AND r.replicas = s.replicas AND floor(r.throughput_tok_per_s * 1000) = s.throughput_mtok_per_s
+        WHERE t.launch_class = 'B1'"""
+    done = coral("sql", query, "--lake", "lake", "--json", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    (counted,) = json.loads(done.stdout)
+    assert counted["nodes"] == counted["found"] > 0
 
 
 def test_safety_lowers_every_rate_by_its_error(folder: Path) -> None:
