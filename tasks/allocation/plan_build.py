@@ -103,7 +103,7 @@ def _candidates(problem: AllocationProblem, workload_id: str) -> WorkloadCandida
 def _template_rows(templates: pa.Table, wanted: set[str]) -> dict[str, dict[str, Any]]:
     ids = templates["template_id"].to_pylist()
     rows = [i for i, template_id in enumerate(ids) if template_id in wanted]
-    found = {row["template_id"]: row for row in templates.take(rows).to_pylist()}
+    found = {row["template_id"]: row for row in templates.take(pa.array(rows, pa.int64())).to_pylist()}
     absent = sorted(wanted - found.keys())
     if absent:
         raise ValueError(f"no template rows for {', '.join(absent)}")
