@@ -219,7 +219,9 @@ class _Builder:
             if region not in offers.regions:
                 kind = "region (not in offers.regions)"
                 self.unknown((*key, "regions", position), region, kind, offers.regions)
-        usable = len(section.regions or offers.regions)
+            if region in (section.regions or [])[:position]:
+                self.fault((*key, "regions", position), region, "is there twice", "keep one")
+        usable = len(set(section.regions or offers.regions))
         if section.min_regions > usable:
             remedy = f"give at most {usable}, or more regions"
             self.fault((*key, "min_regions"), section.min_regions, "is more than the model's regions", remedy)

@@ -35,11 +35,18 @@ def default_timeout_s() -> float:
 def write_lock(root: Path, what: str, timeout_s: float | None = None) -> Iterator[None]:
     """Hold the write lock of the lake in ``root``; the file names holder and purpose.
 
-    Raises LakeError (exit 6) after ``timeout_s`` (None: :func:`default_timeout_s`), naming the process that holds it. Two
-    handles of one process exclude each other as well; the lock is not re-entrant.
+    Raises LakeError (exit 6) where the folder cannot be written, and after ``timeout_s`` (None:
+    :func:`default_timeout_s`), naming the process that holds it. Two handles of one process exclude each other as well;
+    the lock is not re-entrant.
     """
     timeout_s = default_timeout_s() if timeout_s is None else timeout_s
-    descriptor = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        descriptor = os.open(root / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise LakeError(
+            f"the lake in {root} cannot be written ({error.strerror})",
+            remedy="make the folder writable, or use another --lake",
+        ) from error
     try:
         _acquire(descriptor, root, timeout_s)
         os.ftruncate(descriptor, 0)

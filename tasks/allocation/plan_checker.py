@@ -76,7 +76,7 @@ def check_plan(problem: AllocationProblem, plan: Plan, facts: PlanFacts) -> list
 
 def _wanted(table: pa.Table, ids: set[str]) -> list[dict[str, Any]]:
     position = [i for i, template_id in enumerate(table["template_id"].to_pylist()) if template_id in ids]
-    rows: list[dict[str, Any]] = table.take(position).to_pylist()
+    rows: list[dict[str, Any]] = table.take(pa.array(position, pa.int64())).to_pylist()
     return rows
 
 

@@ -115,6 +115,7 @@ def make_plan(p: AllocationProblem) -> Plan:
 
 FULL = make_problem()
 SHORT = make_problem(capacity=2)
+NONE = make_problem(capacity=0)
 
 
 def test_a_plan_says_what_was_decided() -> None:
@@ -142,6 +143,16 @@ def test_a_short_plan_says_what_is_missing() -> None:
     assert f"L4x1 in {R1} (2 of 2)" in plan.shortfalls[0].binding
     by_id = {row.workload_id: row for row in plan.workloads}
     assert by_id["a-prefill"].usd_per_million_tok == pytest.approx(1.0 / (80 * 3600 / 1e6))
+
+
+@pytest.mark.parametrize(
+    "p", [replace(FULL, demands=tuple(replace(d, planned_req_per_s=0.0) for d in FULL.demands)), NONE]
+)
+def test_a_plan_may_rent_nothing(p: AllocationProblem) -> None:
+    plan = make_plan(p)
+    assert check_plan(p, plan, FACTS) == []
+    assert (plan.instances, plan.offers, plan.cost_usd_per_h) == ((), (), 0.0)
+    assert bool(plan.shortfalls) == any(demand.planned_req_per_s > 0 for demand in p.demands)
 
 
 def test_the_decision_is_known_again_whatever_it_costs() -> None:

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 from cli_plan_example import EXAMPLE
 
-from catalogs import load_scenario
+from catalogs import load_scenario, validate_path
+from catalogs.errors import LakeError
 from catalogs.init import write_starter
 from catalogs.types import Basis, Market
 from flows.planning_inputs import shared_quotas
 from flows.running import _layout
 from tasks.allocation.plan import Plan, PlanShortfall, decision_hash
+from warehouse.lock import LOCK_FILE, write_lock
 
 
 @pytest.fixture
@@ -89,3 +91,15 @@ def test_the_same_nodes_laid_out_otherwise_are_not_the_same_instance() -> None:
     assert _layout([((0, 9), [node, other])]) == _layout([((0, 9), [other, node | {"share": 0.4}])])
     assert _layout([((0, 9), [node])]) != _layout([((0, 9), [other])])
     assert _layout([((0, 9), [node])]) != _layout([((0, 8), [node])])
+
+
+def test_a_region_given_twice_is_a_finding(starter: Path) -> None:
+    path = starter / "scenario.yaml"
+    edit(path, "  - model: qwen3-8b ", "  - regions: [aws/eu-central-1, aws/eu-central-1]\n    model: qwen3-8b ")
+    assert any("is there twice" in finding.reason for finding in validate_path(starter))
+
+
+def test_a_lake_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    (tmp_path / LOCK_FILE).mkdir()  # opening it for writing fails, for root too
+    with pytest.raises(LakeError, match="cannot be written"), write_lock(tmp_path, "test"):
+        pass
