@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture(autouse=True)
+def _no_command_is_stopped() -> Iterator[None]:
+    """A command that gave up leaves its tasks' stop set; the next test's jobs, run without a command, must not see it."""
+    yield
+    for name in ("flows.build_work", "flows.simulate_work"):
+        if name in sys.modules:
+            sys.modules[name].STOP.clear()
 
 
 @pytest.fixture(scope="session")

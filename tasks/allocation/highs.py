@@ -8,6 +8,7 @@ whole and every row holds with them rounded.
 from __future__ import annotations
 
 import math
+import threading
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -84,24 +85,38 @@ class RawRun:
     column_duals: NDArray[np.float64]
 
 
-class QuietHighs(highspy.Highs):
-    """HiGHS without its banner: the usual constructor prints it to standard output, where only data may go."""
+_scheduler = threading.local()
 
-    def __init__(self) -> None:
+
+def _prepare_scheduler(threads: int) -> None:
+    """HiGHS keeps one pool per calling thread and refuses to run with another number of threads than it was made for."""
+    if getattr(_scheduler, "threads", threads) != threads:
+        highspy.Highs.resetGlobalScheduler(True)
+    _scheduler.threads = threads
+
+
+class QuietHighs(highspy.Highs):
+    """HiGHS on ``threads`` threads without its banner: the usual constructor prints it to standard output, where only
+    data may go. No two may be made side by side in one thread with different ``threads`` and then both be run."""
+
+    def __init__(self, threads: int) -> None:
         super(highspy.Highs, self).__init__()
+        _prepare_scheduler(threads)
         self.setOptionValue("output_flag", False)
+        self.setOptionValue("threads", threads)
         self.callbacks: list[object] = []
 
 
 class QuietHiGHS(pulp.HiGHS):
     """PuLP's interface to HiGHS that writes nothing; options are set on ``lp.solverModel`` by the caller."""
 
-    def __init__(self, *, mip: bool = True) -> None:
+    def __init__(self, threads: int, *, mip: bool = True) -> None:
         super().__init__(mip=mip, msg=False)
+        self._solver_threads = threads
 
     def createAndConfigureSolver(self, lp: pulp.LpProblem) -> None:  # noqa: N802 (PuLP's name)
         """Give ``lp`` an empty, silent solver."""
-        lp.solverModel = QuietHighs()
+        lp.solverModel = QuietHighs(self._solver_threads)
 
 
 def run_highs(
@@ -117,10 +132,9 @@ def run_highs(
 
     ``good_enough``: stop at an answer of this objective or less.
     """
-    solver = QuietHiGHS(mip=not relax)
+    solver = QuietHiGHS(limits.threads, mip=not relax)
     options: dict[str, float | int] = {
         "mip_rel_gap": limits.gap,
-        "threads": limits.threads,
         "time_limit": max(time_s, 0.1),
         "random_seed": limits.seed,
         "primal_feasibility_tolerance": _FEASIBILITY_TOLERANCE,

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from allocation_cases import R1, R2, enumerate_plans, problem, random_problem, with_min_regions, workload
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from catalogs.types import Phase
@@ -176,8 +176,9 @@ def test_cover_table_is_the_least_cost_of_enough_steps(pairs: list[tuple[int, in
         assert f[g] == min(value for total, value in best.items() if total >= g)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=8, max_size=8), min_size=2, max_size=3))
+@example([[0, 0, 0, 0, 0, 1, 0, 0], [0, 0, 0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0, 0, 0]])
 def test_joining_regions_finds_the_best_split(increments: list[list[int]]) -> None:
     f = [np.concatenate([[0.0], np.cumsum(row, dtype=np.float64)]) for row in increments]
     best = min(

@@ -14,7 +14,7 @@ from allocation_cases import R1, problem, workload
 from catalogs.types import Phase
 from tasks.allocation import highs
 from tasks.allocation.checker import check_result
-from tasks.allocation.highs import MODEL_STATUS, MipStatus, RawRun, solve_mip
+from tasks.allocation.highs import MODEL_STATUS, MipStatus, QuietHighs, RawRun, solve_mip
 from tasks.allocation.ilp import solve_ilp
 from tasks.allocation.types import Instance, SolveLimits, SolveStatus
 
@@ -136,3 +136,12 @@ def test_nothing_is_printed(capfd: pytest.CaptureFixture[str]) -> None:
     solve_mip(small()[0], LIMITS)
     assert capfd.readouterr() == ("", "")
     assert set(MODEL_STATUS.values()) <= set(MipStatus)
+
+
+@pytest.mark.parametrize("threads", [2, 1, 2])
+def test_the_number_of_threads_may_change_from_run_to_run(threads: int) -> None:
+    solver = QuietHighs(threads)
+    solver.addVar(0.0, 1.0)
+    solver.changeColCost(0, -1.0)
+    solver.run()
+    assert MODEL_STATUS[solver.getModelStatus()] is MipStatus.OPTIMAL

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -69,13 +69,6 @@ class LastSubmitFinishes(FakeTask):
 
             future.add_done_callback = add_and_finish  # type: ignore[method-assign]
         return future
-
-
-@pytest.fixture(autouse=True)
-def _stop_is_clear() -> Iterator[None]:
-    build_work.STOP.clear()
-    yield
-    build_work.STOP.clear()
 
 
 def test_results_are_in_the_order_of_the_jobs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -81,9 +82,10 @@ def test_the_code_hash_changes_with_any_byte_of_code(tmp_path: Path) -> None:
 def test_a_module_in_the_way_shows_in_the_code_hash(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text("raise SystemExit('shadowed')\n")
     script = "from flows.runner import code_hash; print(code_hash())"
+    unsafe = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     # Without -P the working folder comes first: the hostile module is found, and told, without being run.
     out = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, check=True, capture_output=True, text=True
+        [sys.executable, "-c", script], cwd=tmp_path, env=unsafe, check=True, capture_output=True, text=True
     ).stdout
     assert out.startswith("shadowed: tasks by ")
 

@@ -135,11 +135,12 @@ def split_three(a: Floats, b: Floats, c: Floats, unit: int) -> float:
     for i in range(cells + 1):
         if la[i] >= best:
             break
-        for j in range(cells + 1 - i):
+        # Two cells that together hold one more than all of them may each be used in part.
+        for j in range(min(cells, cells + 1 - i) + 1):
             if la[i] + lb[j] >= best:
                 break
             # i and j cells hold at most (i + j) * unit steps, so the third needs at least the rest.
-            if la[i] + lb[j] + c[size - (i + j) * unit] >= best:
+            if la[i] + lb[j] + c[max(size - (i + j) * unit, 0)] >= best:
                 continue
             low_i, low_j = (0 if i == 0 else (i - 1) * unit + 1), (0 if j == 0 else (j - 1) * unit + 1)
             for x in range(low_i, i * unit + 1):

@@ -62,10 +62,16 @@ class LevelMaster:
     """
 
     def __init__(
-        self, problem: AllocationProblem, columns: Columns, models: list[ModelBlocks], goal: Goal, cap: float | None
+        self,
+        problem: AllocationProblem,
+        columns: Columns,
+        models: list[ModelBlocks],
+        goal: Goal,
+        cap: float | None,
+        threads: int,
     ) -> None:
         self._problem, self._columns, self._models, self._goal = problem, columns, models, goal
-        self._lp = QuietHighs()
+        self._lp = QuietHighs(threads)
         infinity, none = highspy.kHighsInf, np.zeros(0, dtype=np.int32)
         budget = problem.budget_usd_per_h
         tops = [*problem.capacity_nodes.ravel().tolist(), infinity if budget is None else budget]
@@ -142,7 +148,7 @@ def solve_levels(
 ) -> GoalOutcome:
     """The goal over covers at levels: bound by column generation, an answer by the ILP over the columns they use."""
     cap = target.shortage if goal is Goal.COST else None
-    master = LevelMaster(problem, columns, models, goal, cap)
+    master = LevelMaster(problem, columns, models, goal, cap, limits.threads)
     if start is not None:
         _add_start(problem, columns, models, master, start)
     best: LevelDuals | None = None

@@ -33,9 +33,8 @@ class Master:
 
     def __init__(self, problem: AllocationProblem, columns: Columns, models: int, limits: SolveLimits) -> None:
         self._problem, self._columns = problem, columns
-        self._lp = QuietHighs()
-        for name, value in (("threads", limits.threads), ("random_seed", limits.seed)):
-            self._lp.setOptionValue(name, value)
+        self._lp = QuietHighs(limits.threads)
+        self._lp.setOptionValue("random_seed", limits.seed)
         self.covers: list[tuple[int, Cover]] = []
         self.costs: list[float] = []
         self.rents: list[float] = []
