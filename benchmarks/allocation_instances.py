@@ -216,5 +216,5 @@ def _least_scale(
     for k, terms in enumerate(used):
         lp += pulp.LpAffineExpression(terms) - float(mix[:, k].sum()) * scale <= 0
     lp.setObjective(scale)
-    lp.solve(QuietHiGHS(mip=False))
+    lp.solve(QuietHiGHS(2, mip=False))
     return float(scale.varValue)
