@@ -10,17 +10,23 @@ from datetime import UTC, date, datetime
 from typing import Any, Protocol
 
 from catalogs.errors import CoralError, UnknownNameError, close_matches
-from catalogs.ids import node_config_id, split_node_config
+from catalogs.ids import NODE_CONFIG_REMEDY, node_config_id, split_node_config
 
 _SPELLINGS_OF_NOTHING = frozenset({"null", "none", "na", "n/a", "nan", "-"})
 _HAS_DIGIT = re.compile(r"\d")
-_INTERVAL = re.compile(r"^([\[(])([^,|]*),([^,|]*)([\])])$")
+# Digits of ours alone, and nothing between them: Python's own float() takes 1_000 and other scripts' digits.
+_NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+# Dates of prices, demand and measurements; what lies outside is a slip.
+FIRST_YEAR, LAST_YEAR = 2000, 2100
+_INTERVAL = re.compile(r"^(0 or )?([\[(])([^,|]*),([^,|]*)([\])])$")
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """One column. ``required``: ``yes`` = a value in every row, ``no`` = may be absent or blank, ``nullable`` = the
-    column must be there and blank, NULL or NaN means *unknown*."""
+    column must be there and blank means *unknown* (NULL, NaN and dashes are refused: a broken export writes them too)."""
 
     name: str
     type: str
@@ -34,6 +40,7 @@ class Column:
     high: float = math.inf
     low_open: bool = False
     high_open: bool = False
+    or_zero: bool = False
 
     @property
     def wants(self) -> str:
@@ -51,7 +58,8 @@ class Column:
         unit = f" in {self.unit}" if self.unit else ""
         if self.choices:
             return "one of: " + ", ".join(self.choices)
-        return kinds[self.type] + unit + (f" in {self.allowed}" if self.allowed else "")
+        allowed = self.allowed.replace("or ", "or in ") if self.or_zero else f"in {self.allowed}"
+        return kinds[self.type] + unit + (f" {allowed}" if self.allowed else "")
 
 
 class CellError(Exception):
@@ -74,12 +82,13 @@ def column_from_row(row: Mapping[str, str]) -> Column:
     allowed = row["allowed"]
     extra: dict[str, Any] = {}
     if match := _INTERVAL.match(allowed):
-        left, low, high, right = match.groups()
+        or_zero, left, low, high, right = match.groups()
         extra = {
             "low": float(low) if low.strip() else -math.inf,
             "high": float(high) if high.strip() else math.inf,
             "low_open": left == "(",
             "high_open": right == ")",
+            "or_zero": bool(or_zero),
         }
     elif allowed:
         extra = {"choices": tuple(allowed.split("|"))}
@@ -99,13 +108,13 @@ def parse_cell(cell: str, column: Column, encode_gpu: GpuEncoder | None = None, 
     """The typed value of one cell, None for a blank that is allowed. Raises CellError."""
     text = cell.strip()
     if text == "" or (column.type != "text" and text.lower() in _SPELLINGS_OF_NOTHING):
-        if column.required == "nullable" or (column.required == "no" and text == ""):
+        if text == "" and column.required != "yes":
             return None
-        what = "is blank" if text == "" else "is not a value"
-        or_blank = (
-            "; leave the cell empty where there is none" if column.required == "no" else "; blank never counts as 0"
-        )
-        raise CellError(what, f"give {column.wants}{or_blank}")
+        or_blank = {
+            "no": "; leave the cell empty where there is none",
+            "nullable": "; leave the cell empty where it is unknown",
+        }.get(column.required, "; blank never counts as 0")
+        raise CellError("is blank" if text == "" else "is not a value", f"give {column.wants}{or_blank}")
     if column.type in _GPU_PARSERS:
         return _GPU_PARSERS[column.type](text, encode_gpu, instance_type)
     value = _PARSERS[column.type](text, column)
@@ -120,7 +129,7 @@ def parse_cell(cell: str, column: Column, encode_gpu: GpuEncoder | None = None, 
 def _check_interval(value: float, column: Column) -> None:
     too_low = value < column.low or (column.low_open and value == column.low)
     too_high = value > column.high or (column.high_open and value == column.high)
-    if not (too_low or too_high):
+    if not (too_low or too_high) or (column.or_zero and value == 0):
         return
     if value < 0 <= column.low:
         reason = "is negative"
@@ -133,16 +142,16 @@ def _check_interval(value: float, column: Column) -> None:
 
 
 def _number(text: str, column: Column) -> float:
-    try:
+    if _NUMBER.fullmatch(text):
         value = float(text)
-    except ValueError:
+        if math.isfinite(value):
+            return value
+    elif not _INFINITE.fullmatch(text):
         if _HAS_DIGIT.search(text):
             unit = f" (the column is in {column.unit})" if column.unit else ""
-            raise CellError("is not a plain number", f"write the number without unit or separator{unit}") from None
-        raise CellError("is not a number", f"give {column.wants}") from None
-    if not math.isfinite(value):
-        raise CellError("is not finite", f"give {column.wants}")
-    return value
+            raise CellError("is not a plain number", f"write the number without unit or separator{unit}")
+        raise CellError("is not a number", f"give {column.wants}")
+    raise CellError("is not finite", f"give {column.wants}")
 
 
 def _integer(text: str, column: Column) -> int:
@@ -160,16 +169,34 @@ def _flag(text: str, column: Column) -> bool:
 
 def _date(text: str, column: Column) -> date:
     try:
-        return date.fromisoformat(text)
+        return plain_date(text)
+    except ValueError as error:
+        raise CellError(str(error), f"give {column.wants}") from None
+
+
+def plain_date(text: str) -> date:
+    """``2026-07-30`` as a date. Raises ValueError, saying why, for another form, a day that is not in the calendar, and
+    years before 2000 or after 2100."""
+    if not _DATE.fullmatch(text):
+        raise ValueError("is not a date")
+    try:
+        day = date.fromisoformat(text)
     except ValueError:
-        raise CellError("is not a date", f"give {column.wants}") from None
+        raise ValueError("is a day that is not in the calendar") from None
+    if not FIRST_YEAR <= day.year <= LAST_YEAR:
+        raise ValueError(f"is not in the years {FIRST_YEAR} to {LAST_YEAR}")
+    return day
 
 
 def _timestamp(text: str, column: Column) -> datetime:
     try:
-        value = datetime.fromisoformat(text)
+        value = datetime.fromisoformat(text) if _DATE.match(text) and text.isascii() else None
     except ValueError:
-        raise CellError("is not a time", f"give {column.wants}") from None
+        value = None
+    if value is None:
+        raise CellError("is not a time", f"give {column.wants}")
+    if not FIRST_YEAR <= value.year <= LAST_YEAR:  # also where a time zone would leave the calendar
+        raise CellError(f"is not in the years {FIRST_YEAR} to {LAST_YEAR}", f"give {column.wants}")
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
@@ -192,7 +219,7 @@ def _node_config(text: str, encode_gpu: GpuEncoder | None, instance_type: str) -
     try:
         gpu, count = split_node_config(text)
     except ValueError:
-        raise CellError("is not a node configuration", "write the GPU id, an x and the count, such as L40Sx2") from None
+        raise CellError("is not a node configuration", NODE_CONFIG_REMEDY) from None
     return node_config_id(_gpu(gpu, encode_gpu, instance_type), count)
 
 

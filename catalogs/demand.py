@@ -29,7 +29,8 @@ def poisson_quantile(mean: float, share: float) -> int:
 
 def planned_rate(mean_req_per_s: float, percentile: float | None) -> float:
     """The rate to plan for: the ``percentile`` of one-minute Poisson counts at the stated mean, in requests per second;
-    the mean itself for ``percentile`` None, and 0 for 0."""
+    the mean itself for ``percentile`` None, and 0 for 0. Never below the mean: that percentile of a rare request is 0,
+    which would release what serves it."""
     if percentile is None or mean_req_per_s == 0:
         return mean_req_per_s
-    return poisson_quantile(mean_req_per_s * MINUTE_S, percentile / 100) / MINUTE_S
+    return max(mean_req_per_s, poisson_quantile(mean_req_per_s * MINUTE_S, percentile / 100) / MINUTE_S)

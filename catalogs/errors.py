@@ -53,10 +53,16 @@ class Finding:
     def line(self) -> str:
         """The finding as one line for a person, whatever characters the input's own names hold."""
         unit = "line" if self.file.endswith((".yaml", ".yml")) else "row"
-        where = self.file + (f", {unit} {self.row}" if self.row else "") + (f", {self.column}" if self.column else "")
-        value = f" (got {self.value!r})" if self.value != "" else ""
+        column = f", {clipped(self.column)}" if self.column else ""
+        where = self.file + (f", {unit} {self.row}" if self.row else "") + column
+        value = f" (got {clipped(self.value)!r})" if self.value != "" else ""
         text = f"{where}: {self.reason}{value}. To fix: {self.remedy}"
         return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
+def clipped(text: str, most: int = 100) -> str:
+    """``text``, its end replaced by dots where it is longer than a message should be."""
+    return text if len(text) <= most else text[: most - 3] + "..."
 
 
 class InputError(CoralError):

@@ -11,6 +11,11 @@ from typing import Any
 _NODE_CONFIG = re.compile(r"^(?P<gpu>.+)x(?P<count>[1-9][0-9]*)$")
 
 
+# GPUs of one machine: racks that act as one have 72 now.
+_MOST_GPUS = 128
+NODE_CONFIG_REMEDY = f"write the GPU id, an x and the count (1 to {_MOST_GPUS}), such as L40Sx2"
+
+
 def canonical_json(value: Any) -> str:
     """``value`` as JSON with sorted keys, no spaces, and no NaN (raises ValueError)."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False, ensure_ascii=True)
@@ -29,8 +34,8 @@ def node_config_id(gpu: str, gpu_count: int) -> str:
 def split_node_config(node_config: str) -> tuple[str, int]:
     """``A100-80GB-SXMx4`` -> (``A100-80GB-SXM``, 4). Raises ValueError for another form."""
     match = _NODE_CONFIG.match(node_config)
-    if match is None:
-        raise ValueError(f"{node_config!r} is not a node configuration such as L40Sx2")
+    if match is None or len(match["count"]) > len(str(_MOST_GPUS)) or int(match["count"]) > _MOST_GPUS:
+        raise ValueError(f"{node_config!r} is not a node configuration such as L40Sx2 of at most {_MOST_GPUS} GPUs")
     return match["gpu"], int(match["count"])
 
 

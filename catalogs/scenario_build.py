@@ -11,7 +11,7 @@ from typing import Any
 from catalogs import feeds as own
 from catalogs.catalog import Catalog, read_efficiencies
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, close_matches_remedy
-from catalogs.ids import split_node_config
+from catalogs.ids import NODE_CONFIG_REMEDY, split_node_config
 from catalogs.measured import CALIBRATION, RATES, Calibration, MeasuredRate, read_own_measurements
 from catalogs.scenario import (
     LoadedScenario,
@@ -149,7 +149,7 @@ class _Builder:
         try:
             gpu, count = split_node_config(name)
         except ValueError:
-            self.fault(key, name, "is not a node configuration", "write the GPU id, an x and the count, such as L40Sx2")
+            self.fault(key, name, "is not a node configuration", NODE_CONFIG_REMEDY)
             return name
         return f"{self.gpu(key, gpu)}x{count}"
 

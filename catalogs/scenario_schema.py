@@ -2,19 +2,57 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic_core import PydanticCustomError, core_schema
 
 SCENARIO_SCHEMA_VERSION = 1
+# The type of the fault of a number outside its bounds.
+OUT_OF_BOUNDS = "out_of_bounds"
+# Tokens of a request, and their squares and products.
+MOST_TOKENS = 10_000_000
+# Of a model, requests per second; what is positive but below is one request in hours.
+LEAST_DEMAND, MOST_DEMAND = 0.0001, 1_000_000
+MOST_NODES = 100_000
 
-Positive = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
-Percentile = Annotated[float, Field(strict=True, ge=50, lt=100, allow_inf_nan=False)]
-Count = Annotated[int, Field(strict=True, ge=0)]
-PositiveCount = Annotated[int, Field(strict=True, ge=1)]
+
+@dataclass(frozen=True)
+class Within:
+    """Marks a number that must lie from ``low`` to ``high``; ``or_zero``: or be exactly 0. Texts, true and NaN are refused.
+
+    Every number of a scenario is marked so. The bounds are wider than anything real, and keep what is computed from it
+    (squares, ratios, sums over models) far from overflow and from meaningless results.
+    """
+
+    low: float
+    high: float
+    or_zero: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+        """Strictly ``source`` (float or int), then the bounds."""
+        strict: core_schema.CoreSchema = (
+            core_schema.int_schema(strict=True)
+            if source is int
+            else core_schema.float_schema(strict=True, allow_inf_nan=False)
+        )
+        return core_schema.no_info_after_validator_function(self.check, strict)
+
+    def check(self, value: float) -> float:
+        """The value itself, or a fault with the bounds."""
+        if self.low <= value <= self.high or (self.or_zero and value == 0):
+            return value
+        bounds = {"low": self.low, "high": self.high, "or_zero": self.or_zero}
+        raise PydanticCustomError(OUT_OF_BOUNDS, "from {low} to {high}", bounds)
+
+
+Tokens = Annotated[float, Within(1, MOST_TOKENS)]
+SquaredTokens = Annotated[float, Within(1, MOST_TOKENS**2)]
+Percentile = Annotated[float, Within(50, 99.99)]
+Headroom = Annotated[float, Within(0.01, 1)]
 Flag = Annotated[bool, Field(strict=True)]
 Name = Annotated[str, Field(strict=True, min_length=1)]
 MarketName = Literal["on_demand", "spot", "owned"]
@@ -29,8 +67,8 @@ class Section(BaseModel):
 class SloSection(Section):
     """Latency objectives: time to first token, time per output token, and the percentile of requests that must meet them."""
 
-    ttft_ms: Positive
-    tpot_ms: Positive
+    ttft_ms: Annotated[float, Within(0.001, 3_600_000)]
+    tpot_ms: Annotated[float, Within(0.001, 60_000)]
     percentile: Percentile = 99.0
 
 
@@ -38,16 +76,16 @@ class LengthsSection(Section):
     """Request lengths in tokens: ``{input, output}`` (every request alike), ``{trace: NAME}`` of the catalog, ``{file:
     PATH}`` of a trace of your own beside the scenario, or the six moments."""
 
-    input: Positive | None = None
-    output: Positive | None = None
+    input: Tokens | None = None
+    output: Tokens | None = None
     trace: Name | None = None
     file: Name | None = None
-    input_mean: Positive | None = None
-    output_mean: Positive | None = None
-    input_sq_mean: Positive | None = None
-    output_sq_mean: Positive | None = None
-    cross_mean: Positive | None = None
-    input_at_percentile: Positive | None = None
+    input_mean: Tokens | None = None
+    output_mean: Tokens | None = None
+    input_sq_mean: SquaredTokens | None = None
+    output_sq_mean: SquaredTokens | None = None
+    cross_mean: SquaredTokens | None = None
+    input_at_percentile: Tokens | None = None
 
     @model_validator(mode="after")
     def _one_form(self) -> LengthsSection:
@@ -60,6 +98,9 @@ class LengthsSection(Section):
             for square, mean in (("input_sq_mean", "input_mean"), ("output_sq_mean", "output_mean")):
                 if getattr(self, square) < getattr(self, mean) ** 2:
                     raise ValueError(f"{square} cannot be below {mean} squared")
+            cross, highest = self.cross_mean or 0, math.sqrt((self.input_sq_mean or 0) * (self.output_sq_mean or 0))
+            if cross > highest * (1 + 1e-9):  # Cauchy and Schwarz
+                raise ValueError("cross_mean cannot be above the square root of input_sq_mean x output_sq_mean")
         return self
 
 
@@ -75,13 +116,13 @@ class ModelSection(Section):
     weight_dtype: Literal["bf16", "fp8", "int4", "mxfp4"] | None = None
     kv_dtype: Literal["bf16", "fp8"] = "bf16"
     serving: Literal["disaggregated", "aggregated"] = "disaggregated"
-    demand_req_per_s: NonNegative | None = None
+    demand_req_per_s: Annotated[float, Within(LEAST_DEMAND, MOST_DEMAND, or_zero=True)] | None = None
     lengths: LengthsSection
     slo: SloSection
     regions: Annotated[list[Name], Field(min_length=1)] | None = None
-    min_regions: PositiveCount = 1
-    prefix_hit_rate: Annotated[float, Field(strict=True, ge=0, lt=1, allow_inf_nan=False)] = 0.0
-    weight: Positive = 1.0
+    min_regions: Annotated[int, Within(1, 1_000)] = 1
+    prefix_hit_rate: Annotated[float, Within(0, 0.99)] = 0.0
+    weight: Annotated[float, Within(0.001, 1_000)] = 1.0
 
 
 class OffersSection(Section):
@@ -92,10 +133,10 @@ class OffersSection(Section):
     regions: Annotated[list[Name], Field(min_length=1)]
     markets: Annotated[list[MarketName], Field(min_length=1)] = ["on_demand"]
     only_sold: Flag = True
-    discount_pct: dict[Name, Annotated[float, Field(strict=True, ge=0, lt=100, allow_inf_nan=False)]] = {}
+    discount_pct: dict[Name, Annotated[float, Within(0, 99)]] = {}
     file: Name | None = None
     use_catalog: Flag = True
-    date_tolerance_days: Count = 31
+    date_tolerance_days: Annotated[int, Within(0, 36_500)] = 31
     other_dates: Literal["use", "drop"] = "use"
     include_gpus: Annotated[list[Name], Field(min_length=1)] | None = None
     exclude_gpus: list[Name] = []
@@ -105,8 +146,8 @@ class OffersSection(Section):
 class LibrarySection(Section):
     """Size of the template library: at most ``n_max`` nodes and ``rho`` x the model's size in GPU memory per instance."""
 
-    n_max: Annotated[int, Field(strict=True, ge=1, le=8)] = 6
-    rho: Positive = 12.0
+    n_max: Annotated[int, Within(1, 8)] = 6
+    rho: Annotated[float, Within(1, 1_000)] = 12.0
     mode: Literal["cycle", "paper"] = "cycle"
 
 
@@ -120,8 +161,8 @@ class EngineSection(Section):
 class HeadroomSection(Section):
     """Share of a template's throughput that is planned with."""
 
-    prefill: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
-    decode: Annotated[float, Field(strict=True, gt=0, le=1, allow_inf_nan=False)]
+    prefill: Headroom
+    decode: Headroom
 
 
 class ComputedHeadroom(HeadroomSection):
@@ -147,10 +188,10 @@ class PolicySection(Section):
     shortage: Literal["uniform", "priority"] = "uniform"
     headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_words)] = AUTO_HEADROOM
     demand_percentile: Percentile | None = 95.0
-    max_spot_share: Share = 0.0
-    init_minutes: NonNegative = 6.0
-    interval_minutes: Positive = 60.0
-    budget_usd_per_h: Positive | None = None
+    max_spot_share: Annotated[float, Within(0, 1)] = 0.0
+    init_minutes: Annotated[float, Within(0, 1_440)] = 6.0
+    interval_minutes: Annotated[float, Within(1, 525_600)] = 60.0
+    budget_usd_per_h: Annotated[float, Within(0.01, 1_000_000_000)] | None = None
     safety_percentile: Percentile | None = None
     measured_only: Flag = False
     launchable_only: Flag = False
@@ -165,7 +206,7 @@ class AvailabilitySection(Section):
     """Nodes that can be had: a feed, and how many to assume per region and configuration where nothing is known."""
 
     file: Name | None = None
-    default_nodes: Count
+    default_nodes: Annotated[int, Within(0, MOST_NODES)]
 
 
 class FileSection(Section):

@@ -12,7 +12,7 @@ import yaml
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from catalogs.errors import Finding, close_matches
-from catalogs.scenario_schema import ModelSection, Scenario
+from catalogs.scenario_schema import OUT_OF_BOUNDS, ModelSection, Scenario
 
 Key = tuple[str | int, ...]
 
@@ -22,8 +22,8 @@ _DEEPEST = 12
 # What a number key counts in, by the ending of its name.
 _UNITS = {
     "_ms": "milliseconds", "_minutes": "minutes", "_req_per_s": "requests per second", "_usd_per_h": "USD per hour",
-    "_pct": "percent", "_days": "days", "_nodes": "nodes", "percentile": "percent (write 99 for the 99th)",
-    "input": "tokens", "output": "tokens",
+    "_pct": "percent", "_days": "days", "_nodes": "nodes", "at_percentile": "tokens",
+    "percentile": "percent (write 99 for the 99th)", "input": "tokens", "output": "tokens",
 }  # fmt: skip
 
 
@@ -173,12 +173,10 @@ def _explain(kind: str, name: str, value: object, context: Mapping[str, Any], ke
         return "is not an allowed value", (
             f"did you mean {near[0]}? " if near else ""
         ) + f"allowed: {context['expected']}"
-    bounds = {"greater_than": "gt", "greater_than_equal": "ge", "less_than": "lt", "less_than_equal": "le"}
-    if kind in bounds:
-        words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}[bounds[kind]]
+    if kind == OUT_OF_BOUNDS or (kind == "float_type" and type(value) is int):  # the latter: beyond any float
         assert isinstance(value, int | float)
         reason = "is zero" if value == 0 else "is negative" if value < 0 else "is out of range"
-        return reason, f"give {number}, {words} {context[bounds[kind]]:g}"
+        return reason, f"give {number}" + (_bounds_text(context) if context else "")
     if kind == "finite_number":
         return "is not a finite number", f"give {number}; leave the key out where it is unknown"
     if kind in {"float_type", "float_parsing", "int_type", "int_from_float"}:
@@ -197,6 +195,11 @@ def _explain(kind: str, name: str, value: object, context: Mapping[str, Any], ke
         "dict_type": ("is not a group of keys", "write the keys below it, one a line"),
     }
     return plain.get(kind, (f"is not valid ({kind})", "see the commented scenario that `coral init DIR` writes"))
+
+
+def _bounds_text(bounds: Mapping[str, Any]) -> str:
+    """``, 0 or from 0.0001 to 1000000``."""
+    return f", {'0 or ' if bounds['or_zero'] else ''}from {bounds['low']:.12g} to {bounds['high']:.12g}"
 
 
 def _known_keys(key: Key) -> list[str]:

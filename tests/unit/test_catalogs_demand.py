@@ -36,6 +36,12 @@ def test_paper_rates() -> None:
     assert planned_rate(25, 95) == pytest.approx(1564 / 60)
 
 
+def test_a_rare_request_is_not_planned_as_none() -> None:
+    """0.0005 req/s: 97 % of minutes have no request, and no request would release what serves it."""
+    assert poisson_quantile(0.0005 * 60, 0.95) == 0
+    assert planned_rate(0.0005, 95) == 0.0005
+
+
 def test_zero_stays_zero_and_null_is_the_mean() -> None:
     assert planned_rate(0, 95) == 0
     assert planned_rate(7.3, None) == 7.3

@@ -207,7 +207,7 @@ class TestOwnInputs:
         assert early["qwen3-8b"][0] == 6
         assert early["my-8b-chat"] == (None, None)
         with (starter / "demand.csv").open("a") as handle:
-            handle.write("qwen3-8b,2025-05-01T10:00:00Z,0\nmy-org/my-8b-chat,2025-05-01T10:00:00Z,NaN\n")
+            handle.write("qwen3-8b,2025-05-01T10:00:00Z,0\nmy-org/my-8b-chat,2025-05-01T10:00:00Z,\n")
         later = load_scenario(starter)
         assert demand(later) == {"qwen3-8b": (0, 0), "my-8b-chat": (None, None)}
         assert "my-8b-chat" in dict(later.warnings)["unknown_demand"]

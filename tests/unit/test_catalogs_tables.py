@@ -2,137 +2,15 @@
 
 from __future__ import annotations
 
-import csv
-import io
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_cases import COLUMNS, NAMES, NUMERIC, assert_one, read, sound_row, with_value
 
 from catalogs.cells import Column
 from catalogs.errors import InputError
 from catalogs.gpus import GpuNames
-from catalogs.tables import DATA_DIR, Table, parse_table, read_table, schema_names, schema_of
-
-NAMES = GpuNames.build(
-    ["L40S", "L4", "A10G", "T4", "H200-SXM", "A100-80GB-SXM", "A100-40GB-SXM", "H100-SXM"],
-    [("any", "NVIDIA L40S", "L40S", "")],
-    {"p5en.48xlarge": "H200-SXM"},
-)
-
-# Feeds have no shipped rows: one sound row each.
-FEED_ROWS = {
-    "layer_times": {
-        "system": "h100_sxm",
-        "model": "qwen3-32b",
-        "tp": "2",
-        "phase": "decode",
-        "batch": "8",
-        "isl": "512",
-        "gemm": "0.2",
-        "attn": "0.01",
-        "moe": "0",
-        "ar": "0.02",
-        "ew": "0.01",
-        "lm": "0.3",
-    },
-    "own_offers": {
-        "region": "aws/eu-west-1",
-        "node_config": "L40Sx4",
-        "instance_type": "g6e.12xlarge",
-        "market": "on_demand",
-        "price_usd_per_h": "10.5",
-        "interrupt_per_h": "0.1",
-        "network_gbit_per_s": "100",
-        "as_of": "2026-07-30",
-        "source": "me",
-    },
-    "availability": {
-        "region": "aws/eu-west-1",
-        "node_config": "L40Sx4",
-        "market": "on_demand",
-        "observed_at": "2026-07-30T12:00:00Z",
-        "nodes": "3",
-    },
-    "quotas": {
-        "provider": "aws",
-        "region": "aws/eu-west-1",
-        "family": "G and VT",
-        "unit": "vcpu",
-        "limit": "96",
-        "source": "console",
-        "as_of": "2026-07-30",
-    },
-    "demand": {"model": "qwen3-32b", "window_start": "2026-07-30T12:00:00Z", "demand_req_per_s": "10"},
-    "measured_rates": {
-        "node_config": "L40Sx4",
-        "model": "qwen3-32b",
-        "phase": "decode",
-        "layers": "20",
-        "position": "mid",
-        "stages": "3",
-        "cycle_ms": "33",
-        "throughput_tok_per_s": "1500.5",
-        "tp": "2",
-        "pp": "1",
-        "replicas": "2",
-        "batch": "64",
-        "memory_used_gib": "40",
-        "rel_error": "0.03",
-        "as_of": "2026-07-30",
-        "source": "vllm 0.24",
-    },
-    "calibration": {
-        "gpu": "L40S",
-        "model": "qwen3-32b",
-        "phase": "decode",
-        "derate": "0.9",
-        "tp": "2",
-        "batch": "32",
-        "as_of": "2026-07-30",
-        "source": "bench.json",
-    },
-}
-
-
-def sound_row(table: str) -> dict[str, str]:
-    """A row without a fault, with a value in every column that has one anywhere in the shipped file."""
-    if table in FEED_ROWS:
-        return dict(FEED_ROWS[table])
-    with (DATA_DIR / f"{table}.csv").open(encoding="utf-8", newline="") as handle:
-        return next(csv.DictReader(handle))
-
-
-def as_csv(*rows: dict[str, str]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
-
-
-def read(table: str, *rows: dict[str, str]) -> Table:
-    names = NAMES if table in FEED_ROWS or table == "offers" else None
-    return parse_table(as_csv(*rows), table, encode_gpu=names.encode if names else None, label=f"{table}.csv")
-
-
-COLUMNS = [pytest.param(t, c, id=f"{t}-{c.name}") for t in schema_names() for c in schema_of(t).columns]
-NUMERIC = {"number", "integer"}
-
-
-def with_value(table: str, column: str, value: str) -> Table:
-    return read(table, {**sound_row(table), column: value})
-
-
-def assert_one(read: Table, column: str, value: str, reason: str, *in_remedy: str) -> None:
-    (finding,) = read.findings
-    assert (finding.row, finding.column, finding.value, finding.reason) == (1, column, value, reason)
-    assert read.rows == ()
-    line = finding.line()
-    assert "\n" not in line
-    assert line.startswith(f"{read.file}, row 1, {column}: {reason}")
-    for text in in_remedy:
-        assert text in finding.remedy
+from catalogs.tables import parse_table, read_table, schema_names, schema_of
 
 
 @pytest.mark.parametrize("table", schema_names())
@@ -155,12 +33,17 @@ def test_blank(table: str, column: Column) -> None:
 
 @pytest.mark.parametrize(("table", "column"), [c for c in COLUMNS if c.values[1].type in NUMERIC])
 class TestNumbers:
-    def test_nan(self, table: str, column: Column) -> None:
-        result = with_value(table, column.name, "NaN")
-        if column.required == "nullable":
-            assert result.rows[0][column.name] is None
-        else:
-            assert_one(result, column.name, "NaN", "is not a value", column.unit)
+    @pytest.mark.parametrize("text", ["NaN", "null", "-"])
+    def test_only_blank_is_unknown(self, table: str, column: Column, text: str) -> None:
+        assert_one(with_value(table, column.name, text), column.name, text, "is not a value", column.unit)
+
+    def test_digits_that_only_python_reads(self, table: str, column: Column) -> None:
+        for text in ("1_000", "١٢", "１２", "0x10", "1,5", "--5"):
+            assert_one(with_value(table, column.name, text), column.name, text, "is not a plain number", "without unit")
+
+    def test_overflow(self, table: str, column: Column) -> None:
+        for text in ("1e999", "-1e999", "9" * 400):
+            assert_one(with_value(table, column.name, text), column.name, text, "is not finite", column.unit)
 
     def test_infinite(self, table: str, column: Column) -> None:
         assert_one(with_value(table, column.name, "inf"), column.name, "inf", "is not finite", column.unit)
@@ -174,7 +57,7 @@ class TestNumbers:
 
     def test_zero(self, table: str, column: Column) -> None:
         result = with_value(table, column.name, "0")
-        if column.low > 0 or (column.low == 0 and column.low_open):
+        if (column.low > 0 and not column.or_zero) or (column.low == 0 and column.low_open):
             assert_one(result, column.name, "0", "is zero", column.unit)
         else:
             assert result.rows[0][column.name] == 0
@@ -208,6 +91,51 @@ def test_wrong_kind(table: str, column: Column) -> None:
     (finding,) = with_value(table, column.name, "30/07/2026").findings
     assert (finding.row, finding.column, finding.value) == (1, column.name, "30/07/2026")
     assert {"date": "2026-07-30", "timestamp": "2026-07-30T12:00:00Z", "flag": "0 or 1"}[column.type] in finding.remedy
+
+
+@pytest.mark.parametrize(("table", "column"), [c for c in COLUMNS if c.values[1].type in {"date", "timestamp"}])
+class TestDates:
+    @pytest.mark.parametrize("text", ["2025-02-30", "20250501", "2025-W01-1", "1746057600", "2025-5-1", "٢٠٢٥-05-01"])
+    def test_other_forms_and_days_not_in_the_calendar(self, table: str, column: Column, text: str) -> None:
+        (finding,) = with_value(table, column.name, text).findings
+        assert (finding.row, finding.column, finding.value) == (1, column.name, text)
+        assert finding.reason.startswith("is not a") or finding.reason == "is a day that is not in the calendar"
+
+    @pytest.mark.parametrize("day", ["0001-01-01", "1999-12-31", "2101-01-01", "9999-12-31"])
+    def test_years_that_are_slips(self, table: str, column: Column, day: str) -> None:
+        # With a zone these leave the calendar on the way to UTC.
+        zones = ["T00:00:00+14:00", "T23:59:59-12:00"] if column.type == "timestamp" else []
+        for text in (day, *(day + zone for zone in zones)):
+            assert_one(
+                with_value(table, column.name, text), column.name, text, "is not in the years 2000 to 2100", "2026"
+            )
+
+
+USER_TABLES = {"own_offers", "availability", "quotas", "demand", "measured_rates", "calibration", "efficiency"}
+
+
+@pytest.mark.parametrize(
+    ("table", "column"), [c for c in COLUMNS if c.values[0] in USER_TABLES and c.values[1].type in NUMERIC]
+)
+def test_numbers_of_own_files_are_bounded_on_both_sides(table: str, column: Column) -> None:
+    assert column.high <= 1e8
+    assert column.low >= 0
+    tiny, tiniest = with_value(table, column.name, "1e-300"), with_value(table, column.name, "5e-324")
+    if column.type == "integer":
+        assert {f.reason for f in (*tiny.findings, *tiniest.findings)} == {"is not a whole number"}
+    elif column.low > 0:
+        assert_one(tiny, column.name, "1e-300", "is too low")
+        assert_one(tiniest, column.name, "5e-324", "is too low")
+    else:
+        assert not column.low_open, "an open bound at 0 lets ratios overflow"
+
+
+@pytest.mark.parametrize("count", ["129", "99999999999999999999", "9" * 5000, "0", "١"])
+def test_node_configuration_of_a_count_that_no_machine_has(count: str) -> None:
+    value = f"L40Sx{count}"
+    assert_one(
+        with_value("own_offers", "node_config", value), "node_config", value, "is not a node configuration", "128"
+    )
 
 
 @pytest.mark.parametrize("table", ["own_offers", "availability", "offers"])

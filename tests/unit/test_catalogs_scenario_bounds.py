@@ -1,0 +1,65 @@
+"""Every number of a scenario has a lowest and a highest value; what lies outside is one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scenario_cases import NUMBERS, M, Path_, assert_one, check, key, with_value
+
+from catalogs.scenario_schema import LEAST_DEMAND, MOST_DEMAND, MOST_NODES
+from catalogs.tables import schema_of
+
+HUGE_OR_TINY = [1e308, 1.7976931348623157e308, 2**63, 10**25, 10**400, -(10**400), 1e-300, 5e-324]
+
+
+@pytest.mark.parametrize("path", NUMBERS, ids=key)
+def test_numbers_outside_their_bounds(tmp_path: Path, path: Path_) -> None:
+    for value in HUGE_OR_TINY:
+        findings = check(tmp_path, with_value(path, value))
+        if 0 < value < 1 and path in HARMLESS_AT_ALMOST_NOTHING:
+            assert findings == []
+            continue
+        (finding,) = findings
+        assert (finding.column, finding.file) == (key(path), "scenario.yaml")
+        assert finding.reason in ONLY_REASONS
+        assert NUMBERS[path][1] in finding.remedy
+        assert len(finding.line()) < 300
+        if finding.reason == "is out of range" and abs(value) < 1e200:
+            assert " from " in finding.remedy
+
+
+# A discount, a hit rate or a start that are next to nothing are nothing.
+HARMLESS_AT_ALMOST_NOTHING = {(*M, "prefix_hit_rate"), ("offers", "discount_pct", "aws"), ("policy", "init_minutes")}
+ONLY_REASONS = {
+    "is out of range",
+    "is negative",
+    "is not a whole number",
+    "a share between 0 and 1 cannot be planned yet",
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ((*M, "prefix_hit_rate"), 0.9999999999),
+        ((*M, "lengths", "input"), 0.5),
+        ((*M, "lengths", "output"), 0.5),
+        ((*M, "slo", "ttft_ms"), 1e300),
+        ((*M, "demand_req_per_s"), 0.00001),
+        ((*M, "slo", "percentile"), 99.99999),
+        (("policy", "demand_percentile"), 99.9999999999),
+        (("offers", "discount_pct", "aws"), 99.999),
+        (("availability", "default_nodes"), 100_001),
+        (("library", "n_max"), 9),
+    ],
+    ids=lambda v: key(v) if isinstance(v, tuple) else None,
+)
+def test_numbers_just_outside(tmp_path: Path, path: Path_, value: float) -> None:
+    assert_one(check(tmp_path, with_value(path, value)), path, str(value), "is out of range", NUMBERS[path][1])
+
+
+def test_demand_has_the_same_bounds_in_the_scenario_and_in_the_demand_file() -> None:
+    column = schema_of("demand").by_name["demand_req_per_s"]
+    assert (column.low, column.high, column.or_zero) == (LEAST_DEMAND, MOST_DEMAND, True)
+    assert schema_of("availability").by_name["nodes"].high == MOST_NODES
