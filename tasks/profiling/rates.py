@@ -236,33 +236,37 @@ class LayoutSolver:
         return runs.sum(axis=-1) * token * resident * in_flight, history, constant
 
     def largest_by_memory(self, inner: Sequence[InnerStage], in_flight: int) -> tuple[NDArray[np.bool_], Ints]:
-        """([layers] weights and a batch of one fit without KV, [layers] grid entries that fit with all KV)."""
-        activation = self._memory.activation_bytes_per_token(self.layout.tp)
-        prompt = self.cells.lone_tokens
+        """([layers] weights and a pass of a batch of one fit without KV, [layers] grid entries that fit with all KV)."""
+        memory, tp, prompt = self._memory, self.layout.tp, self.cells.lone_tokens
+        activation = memory.activation_bytes_per_token(tp)
         holds, largest = np.True_, np.inf
         for stage in inner:
-            free = self._memory.usable_bytes - self._weights(stage)
-            holds = holds & np.all(free >= activation, axis=-1)
+            free = memory.usable_bytes - self._weights(stage)
+            least = memory.pass_bytes(np.ones(1), in_flight, tp, has_head=stage.has_head)
+            holds = holds & np.all(free >= least, axis=-1)
             unit, history, constant = self._kv(stage, in_flight)
-            free = free - constant
-            whole = free / (unit + activation)
-            chunked = (free - history * prompt) / np.maximum(unit - history + activation, 1.0)
-            fits = np.where((whole >= prompt) | (history == 0), whole, np.minimum(chunked, prompt))
+            if self.cells.workload.phase is not Phase.PREFILL:
+                fits = memory.largest_decode_batch(free, unit, in_flight, tp, has_head=stage.has_head)
+            else:
+                free = free - constant
+                whole = free / (unit + activation)
+                chunked = (free - history * prompt) / np.maximum(unit - history + activation, 1.0)
+                fits = np.where((whole >= prompt) | (history == 0), whole, np.minimum(chunked, prompt))
             largest = np.minimum(largest, fits.min(axis=-1))
         entries = np.searchsorted(self.cells.batch_grid, np.floor(np.maximum(largest, 0) + 1e-9), side="right")
         return np.asarray(holds), entries.astype(np.int64)
 
     def _memory_gib(self, inner: Sequence[InnerStage], in_flight: int, batch: Ints) -> Floats:
         """GiB filled on the fullest GPU at ``batch`` [cycles, layers], the engine's reserve included."""
-        activation = self._memory.activation_bytes_per_token(self.layout.tp)
-        prompt = self.cells.lone_tokens
+        memory, tp, prompt = self._memory, self.layout.tp, self.cells.lone_tokens
         used = np.zeros(batch.shape)
         for stage in inner:
             unit, history, constant = self._kv(stage, in_flight)
             n = batch[:, :, None]
-            total = self._weights(stage) + constant + n * (unit + activation) + history * np.maximum(prompt - n, 0)
+            total = self._weights(stage) + constant + n * unit + history * np.maximum(prompt - n, 0)
+            total = total + memory.pass_bytes(n.astype(np.float64), in_flight, tp, has_head=stage.has_head)
             used = np.maximum(used, total.max(axis=-1))
-        reserve = self.gpu.memory_gib * self.cells.settings.gpu_memory_utilization * GIB - self._memory.usable_bytes
+        reserve = self.gpu.memory_gib * self.cells.settings.gpu_memory_utilization * GIB - memory.usable_bytes
         return (used + reserve) / GIB
 
     # ---- rates --------------------------------------------------------------------------------------------------

@@ -169,7 +169,9 @@ class InstanceBuilder:
             step=self._step(node.gpu, member.tp, member.pp, stage),
             batch=member.batch,
             network_bytes_per_s=gbit / 8 * settings.network_efficiency * 1e9,
-            kv_capacity_tokens=float("inf") if self.is_prefill else self._kv_capacity(node.gpu, member, stage),
+            kv_capacity_tokens=float("inf")
+            if self.is_prefill
+            else self._kv_capacity(node.gpu, member, stage, n_stages),
             replicas=member.replicas,
             inner_stages=member.pp,
             hop_latency_s=settings.network_hop_ms / 1e3 if n_stages > 1 else 0.0,
@@ -234,7 +236,7 @@ class InstanceBuilder:
             )
         return self._costs[key]
 
-    def _kv_capacity(self, gpu: str, member: Member, stage: StagePlan) -> float:
+    def _kv_capacity(self, gpu: str, member: Member, stage: StagePlan, n_stages: int) -> float:
         """Tokens of context one replica holds, at the workload's mean context; its fullest inner stage counts."""
         memory = MemoryModel(self.hardware.gpus[gpu], self.shape, self.workload.phase, self.hardware.settings)
         context, tp, kinds = self.workload.lengths.decode_context_mean, member.tp, list(self.shape.kinds)
@@ -243,7 +245,8 @@ class InstanceBuilder:
         for layers, has_embedding, has_head in self._inner_runs(stage, member.pp):
             held = [kinds.index(self.shape.kind_of_layer[i]) for i in layers]
             used = weights[held].sum() + self.shape.end_bytes(has_embedding, has_head, tp)
-            used += member.batch * memory.activation_bytes_per_token(tp)
+            batch = np.array([float(member.batch)])
+            used += float(memory.pass_bytes(batch, n_stages * member.pp, tp, has_head=has_head)[0])
             sequences = min(sequences, (memory.usable_bytes - used) / per_sequence[held].sum())
         tokens = self.full_share * context + (1 - self.full_share) * min(self.window, context)
         return max(float(sequences * tokens), 1.0)

@@ -230,7 +230,13 @@ class Oracle:
             used = sum(oracle_layer_bytes(spec, i, tp) for i in run)
             used += (has_embedding + has_head) * spec.vocab * spec.hidden * 2 / tp
             width = max(spec.intermediate, (spec.experts_per_token + spec.shared_experts) * spec.moe_intermediate)
-            used += n * (2 * width + 4 * spec.hidden) * 2 / tp
+            # A decode engine keeps room for 2,048 tokens, or for drawing a token for each sequence in flight (as many at
+            # most) at 38.5 bytes a logit, which comes after; prefill draws few.
+            tokens = n if self.is_prefill else max(n, 2048)
+            largest_pass = tokens * (2 * width + 4 * spec.hidden) * 2 / tp
+            if has_head and not self.is_prefill:
+                largest_pass = max(largest_pass, min(in_flight * n, tokens) * spec.vocab * 38.5)
+            used += largest_pass
             for i in run:
                 if self.is_prefill:
                     earlier = max(0.0, lengths.input_at_percentile - n)

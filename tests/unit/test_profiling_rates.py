@@ -51,19 +51,20 @@ def test_qwen3_32b_decode_on_one_h100() -> None:
     work = workload(catalog().models["Qwen/Qwen3-32B"], Phase.DECODE, 100.0, Lengths.constant(621.0, 126.0))
     cells, found = real("H100-SXMx1", work)
     # 65.52 GB of weights; 0.92 x 79.65 GiB - 1.5 GiB reserve = 77.07 GB; 684 tokens x 262,144 B = 179.3 MB a sequence and
-    # 143 KB of activations: (77.07 - 65.52) / 0.1794 = 64.4 sequences, and 64 is the graph size below.
+    # 151,936 logits x 38.5 B = 5.85 MB to draw its tokens: (77.07 - 65.52) / 0.1852 = 62.4 sequences, and 56 is the graph
+    # size below. (2,048 tokens of 143 KB are less than 56 draws.)
     at = (0, 0, 63)
     assert cells.combos[0] == (1, Position.ONLY)
-    assert found.batch[at] == 64
-    # The step by hand: weights 65.52 GB - embedding 1.56 at 2920 GB/s = 21.9 ms, attention 11.5 GB at 2931 GB/s = 3.9 and
-    # 64 x 13.7 us = 0.9, products 257 x 4.2 us = 1.1, element-wise 0.8, the sort of 64 x 151,936 logits of 1,080 bytes 3.1:
-    # 31.7 / 0.98 = 32.4 ms. So c = 33.3 holds 64, c = 20 none; a node alone runs at 33.3 ms whatever others need.
+    assert found.batch[at] == 56
+    # The step by hand: weights 65.52 GB - embedding 1.56 at 2920 GB/s = 21.9 ms, attention 10.0 GB at 2931 GB/s = 3.4 and
+    # 64 x 13.7 us = 0.9, products 257 x 4.2 us = 1.1, element-wise 0.8, the sort of 56 x 151,936 logits of 1,080 bytes 2.7:
+    # 30.8 / 0.98 = 31.4 ms. So c = 33.3 holds 56, c = 20 none; a node alone runs at 33.3 ms whatever others need.
     assert cells.cycle_ms[0, 8] == pytest.approx(100 / 3)
-    assert found.rate_tok_per_s[0, :9, 63] == pytest.approx(64 / (0.100 / 3))
+    assert found.rate_tok_per_s[0, :9, 63] == pytest.approx(56 / (0.100 / 3))
     assert found.rate_tok_per_s[0, 9, 63] == 0
     assert reason_at(found, 0, 9, 63) is Infeasible.SLO
-    # 65.52 GB + 64 x 179.4 MB + the engine's reserve, as the driver would show it: the fullest GPU
-    used = (65.524e9 + 64 * (179.31e6 + 143_360)) / GIB + 1.5
+    # 65.52 GB + 56 x 185.2 MB + the engine's reserve, as the driver would show it: the fullest GPU
+    used = (65.524e9 + 56 * (179.31e6 + 151_936 * 38.5)) / GIB + 1.5
     assert found.memory_gib[at] == pytest.approx(used, rel=1e-3)
 
 
@@ -93,7 +94,9 @@ def test_ends_cost_a_stage_its_embedding_and_head() -> None:
     same = found.batch[first, 0, 1] == found.batch[mid, 0, 1] == found.batch[last, 0, 1]
     assert same
     assert found.memory_gib[first, 0, 1] - found.memory_gib[mid, 0, 1] == pytest.approx(gib)
-    assert found.memory_gib[last, 0, 1] - found.memory_gib[mid, 0, 1] == pytest.approx(gib)
+    # Drawing tokens for the three sub-batches takes more than 2,048 tokens' activations, which the others keep room for.
+    drawn = (3 * found.batch[last, 0, 1] * 32000 * 38.5 - 2048 * 24576) / GIB
+    assert found.memory_gib[last, 0, 1] - found.memory_gib[mid, 0, 1] == pytest.approx(gib + drawn)
     tight = Cells(work, replace(SMALL, decode_cycle_divisors=tuple(np.geomspace(1, 60, 60))), Mode.CYCLE, 3)
     shape = ModelShape(SPEC, "bf16", "bf16")
     closer = best_rates(node(1), GPU, EFF, shape, tight)
@@ -300,7 +303,7 @@ def test_littles_law_keeps_within_the_kv_cache(spec, gpus: int, memory_gib: floa
                 in_flight = np.where(in_flight > 0, own * found.batch[i, :, layers - 1], 0)
             held = sum(min(context, w or np.inf) for w in spec.layer_windows[:layers]) * per_token
             weights = layers * 2 * (1024 * 24 * 64 + 1024 * 1024 + 3 * 1024 * 4096 + 2048)
-            room = gpus * (0.9 * memory_gib - 1.5) * GIB - weights
+            room = gpus * (0.92 * memory_gib - 1.5) * GIB - weights
             assert np.all(in_flight * held <= np.maximum(room, 0) * (1 + 1e-9))
 
 
