@@ -92,7 +92,8 @@ class SimulatedHeadroom:
 
     def _instances(self, workload_id: str, rows: Sequence[Instance]) -> list[SimInstance]:
         from tasks.simulation.build import InstanceBuilder
-        from tasks.simulation.headroom import copies_of
+        from tasks.allocation.safety import time_ratio
+        from tasks.simulation.headroom import copies_of, slower
 
         if workload_id not in self._builders:
             workload = self._workloads[workload_id]
@@ -100,7 +101,10 @@ class SimulatedHeadroom:
             self._builders[workload_id] = InstanceBuilder(workload, hardware)
         found: list[SimInstance] = []
         for row in rows:
-            one = self._builders[workload_id].from_row(self._templates[row.template_id], row.template_id, row.region)
+            template, percentile = self._templates[row.template_id], self._loaded.scenario.policy.safety_percentile
+            one = self._builders[workload_id].from_row(template, row.template_id, row.region)
+            if percentile is not None:  # its rate is lowered: its passes take as much longer
+                one = slower(one, time_ratio(template["rel_error"], percentile))
             found += copies_of(replace(one, instance_id=f"{row.template_id} {row.region}"), row.instances)
         return found
 

@@ -28,6 +28,11 @@ def error_multiple(percentile: float) -> float:
     return NormalDist().inv_cdf(percentile / 100) / math.sqrt(2 / math.pi)
 
 
+def time_ratio(rel_error: float, percentile: float) -> float:
+    """How many times the expected time a pass stays below in ``percentile`` of cases: what safe rates are divided by."""
+    return 1 + error_multiple(percentile) * rel_error
+
+
 def safe_rates(
     throughput_mtok_per_s: NDArray[np.int64], rel_error: NDArray[np.float64], percentile: float
 ) -> NDArray[np.int64]:

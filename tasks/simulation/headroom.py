@@ -87,6 +87,18 @@ def copies_of(instance: SimInstance, count: int) -> list[SimInstance]:
     return [replace(instance, instance_id=f"{instance.instance_id}#{i}") for i in range(count)]
 
 
+def slower(instance: SimInstance, ratio: float) -> SimInstance:
+    """The instance with passes that take ``ratio`` times as long; what its network does stays."""
+    stages = tuple(
+        replace(
+            stage,
+            nodes=tuple(replace(n, step=replace(n.step, time_s=n.step.time_s * ratio)) for n in stage.nodes),
+        )
+        for stage in instance.stages
+    )
+    return replace(instance, stages=stages)
+
+
 def headroom(
     instances: Sequence[SimInstance],
     slo_ms: float,

@@ -12,7 +12,7 @@ import pytest
 
 from catalogs.errors import CoralError
 from flows.cli_common import percentile_of
-from tasks.allocation.safety import error_multiple, safe_rates, with_safe_rates
+from tasks.allocation.safety import error_multiple, safe_rates, time_ratio, with_safe_rates
 
 RAW = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 
@@ -25,6 +25,7 @@ def test_by_hand() -> None:
     rates = safe_rates(np.array([1000, 999_999]), np.array([0.05, 0.25]), 90)
     assert rates.tolist() == [int(1000 / 1.08031), int(999_999 / 1.401547)]
     assert safe_rates(np.array([777]), np.array([0.3]), 50).tolist() == [777]
+    assert time_ratio(0.05, 90) == pytest.approx(1.08031, abs=1e-5)
     with pytest.raises(ValueError, match="not in"):
         error_multiple(100)
 

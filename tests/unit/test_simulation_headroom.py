@@ -9,7 +9,7 @@ import pytest
 from simulation_cases import instance, node, per_token, requests
 
 from catalogs.types import Phase
-from tasks.simulation.headroom import attained, copies_of, headroom, instances_class, poisson_at
+from tasks.simulation.headroom import attained, copies_of, headroom, instances_class, poisson_at, slower
 from tasks.simulation.replay import replay
 from tasks.simulation.types import Requests, SimulationInputError, StepTable
 
@@ -36,6 +36,17 @@ def test_prefill_headroom_is_that_of_md1() -> None:
     expected = max(load for load in loads if md1_wait_exceeds(load, 3.0) <= 0.05)
     assert found.utilization == pytest.approx(expected, abs=0.021)
     assert 1 - attained([single], 4000.0, poisson(0.6)) == pytest.approx(md1_wait_exceeds(0.6, 3.0), rel=0.1)
+
+
+def test_passes_half_as_fast_at_half_the_rate_wait_twice_as_long() -> None:
+    """The same M/D/1 in slow motion: as much headroom at twice the limit, and less at the same one."""
+    single = instance(Phase.PREFILL, [node(1.0, batch=10)], rate_req_per_s=1.0)
+    slow = replace(slower(single, 2.0), rate_req_per_s=0.5)
+    assert slow.stages[0].nodes[0].step.time_s.tolist() == [[2.0]]
+    assert slow.stages[0].nodes[0].network_bytes_per_s == single.stages[0].nodes[0].network_bytes_per_s
+    known = headroom([single], 4000.0, 95.0, poisson).utilization
+    assert headroom([slow], 8000.0, 95.0, poisson).utilization == known
+    assert headroom([slow], 4000.0, 95.0, poisson).utilization < known
 
 
 def test_more_copies_have_more_headroom_for_round_robin_spreads_arrivals() -> None:
