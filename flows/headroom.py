@@ -91,8 +91,8 @@ class SimulatedHeadroom:
             self._templates |= {row["template_id"]: row for row in table.to_pylist()}
 
     def _instances(self, workload_id: str, rows: Sequence[Instance]) -> list[SimInstance]:
-        from tasks.simulation.build import InstanceBuilder
         from tasks.allocation.safety import time_ratio
+        from tasks.simulation.build import InstanceBuilder
         from tasks.simulation.headroom import copies_of, slower
 
         if workload_id not in self._builders:
