@@ -125,6 +125,8 @@ def row_faults(
             faults.append(f"{name}: no such template of workload {row.workload_id}")
         elif row.region not in allowed.get(row.workload_id, set()):
             faults.append(f"{name}: region not allowed for workload {row.workload_id}")
+        elif (row.region, row.template_id) in problem.forbidden:
+            faults.append(f"{name}: the template may not be used there")
         elif not _is_whole(row.instances) or row.instances < 1:
             faults.append(f"{name}: {row.instances} instances is not a whole number above 0")
         else:

@@ -1,4 +1,4 @@
-"""The columns of the online problem: one per (workload, region, template) that could be bought there.
+"""The columns of the online problem: one per (workload, region, template) that could be bought and may be used there.
 
 Dropping a column is lossless in three cases only, and only those are used: the region does not sell one of its nodes;
 its nodes exceed the region's capacity, so not even one instance fits; another template of the workload needs no more
@@ -90,25 +90,36 @@ def _servable(problem: AllocationProblem, columns: Columns) -> NDArray[np.intp]:
 def _workload_columns(
     problem: AllocationProblem, w: int, candidates: WorkloadCandidates, demand: ModelDemand, *, prune: bool
 ) -> list[Columns]:
-    order = np.argsort(np.array(candidates.template_ids, dtype=np.str_), kind="stable").astype(np.intp)
+    ids = np.array(candidates.template_ids, dtype=np.str_)
+    order = np.argsort(ids, kind="stable").astype(np.intp)
     rate = planned_req_per_s(candidates)
     order = order[candidates.throughput_mtok_per_s[order] > 0]
     share = np.minimum(rate[order] / demand.planned_req_per_s, 1.0)
     counts = candidates.counts[order]
-    keep = np.ones(len(order), dtype=np.bool_)
-    if prune and len(order) <= _DOMINANCE_LIMIT:
-        keep = undominated(counts, share)
+
+    def kept(allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        if not prune or len(order) > _DOMINANCE_LIMIT:
+            return allowed
+        mask = allowed.copy()
+        mask[allowed] = undominated(counts[allowed], share[allowed])
+        return mask
+
+    everywhere = kept(np.ones(len(order), dtype=np.bool_))
     here = {template_id for _, template_id in problem.running}
     row_of = {candidates.template_ids[i]: at for at, i in enumerate(order) if candidates.template_ids[i] in here}
     parts = []
     for region in sorted(demand.regions):
         r = problem.regions.index(region)
+        banned = np.array([t for where, t in problem.forbidden if where == region], dtype=np.str_)
+        allowed = ~np.isin(ids[order], banned)
+        # What a forbidden template beats may be used in its place.
+        keep = everywhere if allowed.all() else kept(allowed)
         running = np.zeros(len(order), dtype=np.int64)
         for (running_region, template_id), count in problem.running.items():
             if running_region == region and template_id in row_of:
                 running[row_of[template_id]] = count
         price, fits = price_and_fit(counts, problem.price_usd_per_h[r], problem.capacity_nodes[r])
-        rows = np.flatnonzero((keep | (running > 0)) & ~np.isnan(price) & (fits > 0))
+        rows = np.flatnonzero((keep | (allowed & (running > 0))) & ~np.isnan(price) & (fits > 0))
         enough = np.ceil((1.0 - RATE_TOLERANCE) / share[rows]).astype(np.int64)
         parts.append(
             Columns(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from tasks.allocation.columns import RATE_TOLERANCE, Columns, make_columns
 from tasks.allocation.formulation import Formulation, Goal, formulate
 from tasks.allocation.highs import MipStatus, solve_mip
-from tasks.allocation.types import AllocationProblem, AllocationResult, ModelDemand, SolveLimits
+from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, ModelDemand, SolveLimits
 
 # Extra rent counts a little, so that of two supplies at equal extra price the one with the cheaper plan is named.
 _RENT_WEIGHT = 1e-3
@@ -88,14 +89,14 @@ def explain_shortfalls(
 
     Solves one small ILP per short model (see :func:`_cheapest_extra`).
     """
-    used = _used_nodes(problem, result)
+    used = used_nodes(problem, result.instances)
     rent = result.cost_usd_per_h
     rows: list[Shortfall] = []
     for demand in problem.demands:
         if demand.planned_req_per_s <= 0:
             continue
-        served, regions = _served(problem, result, demand)
-        missing = max(0.0, demand.planned_req_per_s - served)
+        got, regions = served(problem, result, demand)
+        missing = max(0.0, demand.planned_req_per_s - got)
         is_short = missing > demand.planned_req_per_s * _NOTHING_MISSING
         if not is_short and regions >= demand.min_regions:
             continue
@@ -128,16 +129,17 @@ def _template_rows(problem: AllocationProblem) -> dict[tuple[str, str], tuple[in
     }
 
 
-def _used_nodes(problem: AllocationProblem, result: AllocationResult) -> NDArray[np.int64]:
+def used_nodes(problem: AllocationProblem, instances: Iterable[Instance]) -> NDArray[np.int64]:
+    """Nodes that instances take, [regions, node configurations]."""
     used = np.zeros(problem.capacity_nodes.shape, dtype=np.int64)
     where = _template_rows(problem)
-    for row in result.instances:
+    for row in instances:
         w, i = where[row.workload_id, row.template_id]
         used[problem.regions.index(row.region)] += row.instances * problem.candidates[w].counts[i].astype(np.int64)
     return used
 
 
-def _served(problem: AllocationProblem, result: AllocationResult, demand: ModelDemand) -> tuple[float, int]:
+def served(problem: AllocationProblem, result: AllocationResult, demand: ModelDemand) -> tuple[float, int]:
     """Requests/s served with the phases together per region, and from how many regions."""
     where = _template_rows(problem)
     rate = {(region, w): 0.0 for region in demand.regions for w in demand.workload_ids}

@@ -79,7 +79,8 @@ class AllocationProblem:
     """Prices and capacity are [regions, node_configs] arrays; a NaN price means not sold there, and the node cannot be
     used. ``capacity_nodes`` is never infinite; ``capacity_basis`` says where each figure comes from. ``running`` counts
     instances by (region, template_id): only instances beyond them pay ``init_share`` (K) of an hour's price. Capacity
-    counts nodes already held too. ``budget_usd_per_h`` caps the rent, not the start-up charge."""
+    counts nodes already held too. ``budget_usd_per_h`` caps the rent, not the start-up charge. ``forbidden``: (region,
+    template_id) that may not be used there."""
 
     regions: tuple[str, ...]
     node_configs: tuple[str, ...]
@@ -93,6 +94,7 @@ class AllocationProblem:
     shortage: Shortage = Shortage.UNIFORM
     quotas: tuple[SharedQuota, ...] = ()
     budget_usd_per_h: float | None = None
+    forbidden: frozenset[tuple[str, str]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -236,6 +236,8 @@ def _region_columns(p: AllocationProblem, r: int, active: Sequence[ModelDemand])
                 continue
             for i, template_id in enumerate(c.template_ids):
                 nodes = c.counts[i].astype(int)
+                if (p.regions[r], template_id) in p.forbidden:
+                    continue
                 if np.isnan(p.price_usd_per_h[r][nodes > 0]).any() or c.throughput_mtok_per_s[i] == 0:
                     continue
                 price = float(np.nansum(nodes * p.price_usd_per_h[r]))

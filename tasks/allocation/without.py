@@ -1,0 +1,122 @@
+"""Problems with one thing changed: a template forbidden, a model alone, a rule left out. What explanations solve again."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from tasks.allocation.shortfalls import served, used_nodes
+from tasks.allocation.types import (
+    AllocationProblem,
+    AllocationResult,
+    Instance,
+    ModelDemand,
+    SolveStatus,
+    WorkloadCandidates,
+)
+from tasks.templates.frontier import frontier_mask
+
+
+def forbidding(problem: AllocationProblem, pairs: Iterable[tuple[str, str]]) -> AllocationProblem:
+    """The problem with (region, template id) ``pairs`` forbidden beside those that are."""
+    return replace(problem, forbidden=problem.forbidden | frozenset(pairs))
+
+
+def with_stand_ins(
+    problem: AllocationProblem, workload_id: str, library: WorkloadCandidates, gone: Collection[str]
+) -> AllocationProblem:
+    """The problem with the templates of ``library`` (all of the workload, in the problem's node configurations) that a
+    frontier may have left out because of the templates ``gone``: those that hold all nodes of one of them.
+
+    Without ``gone`` the frontier is not the frontier any more: a template that one of ``gone`` replaced comes back. Only
+    such are added that nothing else replaces, so the answer without ``gone`` is that of the whole library without them.
+    """
+    candidates = next(c for c in problem.candidates if c.workload_id == workload_id)
+    present = set(candidates.template_ids)
+    lost = [candidates.counts[i] for i, t in enumerate(candidates.template_ids) if t in gone]
+    back = np.zeros(len(library.template_ids), dtype=np.bool_)
+    for nodes in lost:
+        back |= (library.counts >= nodes).all(axis=1)
+    back &= np.array([t not in present and t not in gone for t in library.template_ids], dtype=np.bool_)
+    if not back.any():
+        return problem
+    stay = np.array([t not in gone for t in candidates.template_ids], dtype=np.bool_)
+    counts = np.concatenate([candidates.counts[stay], library.counts[back]])
+    rates = np.concatenate([candidates.throughput_mtok_per_s[stay], library.throughput_mtok_per_s[back]])
+    useful = frontier_mask(counts.astype(np.int8), rates)[int(stay.sum()) :]
+    rows = np.flatnonzero(back)[useful]
+    wider = replace(
+        candidates,
+        template_ids=candidates.template_ids + tuple(library.template_ids[i] for i in rows),
+        counts=np.concatenate([candidates.counts, library.counts[rows]]),
+        throughput_mtok_per_s=np.concatenate([candidates.throughput_mtok_per_s, library.throughput_mtok_per_s[rows]]),
+    )
+    return with_candidates(problem, wider)
+
+
+def with_candidates(problem: AllocationProblem, candidates: WorkloadCandidates) -> AllocationProblem:
+    """The problem with a workload's candidates in place of those of the same workload."""
+    return replace(
+        problem,
+        candidates=tuple(candidates if c.workload_id == candidates.workload_id else c for c in problem.candidates),
+    )
+
+
+def with_nodes(problem: AllocationProblem, region: int, config: int, nodes: int) -> AllocationProblem:
+    """The problem with ``nodes`` of a configuration in a region (by index)."""
+    capacity = problem.capacity_nodes.copy()
+    capacity[region, config] = nodes
+    return replace(problem, capacity_nodes=capacity)
+
+
+def apart(problem: AllocationProblem) -> AllocationProblem:
+    """The problem without co-location: each phase of a model may be served in other regions than the others, as if KV moved
+    between regions for nothing."""
+    demands = tuple(
+        replace(demand, model=f"{demand.model}/{workload_id}", workload_ids=(workload_id,))
+        for demand in problem.demands
+        for workload_id in demand.workload_ids
+    )
+    return replace(problem, demands=demands)
+
+
+def in_one_region(problem: AllocationProblem) -> AllocationProblem:
+    """The problem without least numbers of regions."""
+    return replace(problem, demands=tuple(replace(demand, min_regions=1) for demand in problem.demands))
+
+
+def as_served(problem: AllocationProblem, result: AllocationResult) -> AllocationProblem:
+    """The problem whose demand is what ``result`` serves: what an explanation of a shortage is about."""
+    demands = []
+    for demand in problem.demands:
+        got, regions = served(problem, result, demand) if demand.planned_req_per_s > 0 else (0.0, 0)
+        least = min(demand.min_regions, max(regions, 1))
+        demands.append(replace(demand, planned_req_per_s=min(got, demand.planned_req_per_s), min_regions=least))
+    return replace(problem, demands=tuple(demands))
+
+
+def alone(problem: AllocationProblem, others: Iterable[Instance], demand: ModelDemand) -> AllocationProblem:
+    """One model's problem while ``others`` (of all other models) keep their nodes, quota units and rent."""
+    rows = list(others)
+    taken = used_nodes(problem, rows)
+    quotas = []
+    for quota in problem.quotas:
+        units = np.array([quota.units.get(config, 0) for config in problem.node_configs], dtype=np.int64)
+        left = quota.limit - int(taken[problem.regions.index(quota.region)] @ units)
+        quotas.append(replace(quota, limit=max(left, 0)))
+    budget = problem.budget_usd_per_h
+    return replace(
+        problem,
+        capacity_nodes=np.maximum(problem.capacity_nodes - taken, 0),
+        candidates=tuple(c for c in problem.candidates if c.workload_id in demand.workload_ids),
+        demands=(demand,),
+        quotas=tuple(quotas),
+        budget_usd_per_h=None if budget is None else max(budget - sum(row.cost_usd_per_h for row in rows), 0.0),
+    )
+
+
+def is_plan(result: AllocationResult) -> bool:
+    """Whether an answer meets all demand."""
+    return result.status in (SolveStatus.OPTIMAL, SolveStatus.GAP, SolveStatus.TIME_LIMIT) and result.theta >= 1 - 1e-9
