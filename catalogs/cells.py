@@ -141,17 +141,21 @@ def _check_interval(value: float, column: Column) -> None:
     raise CellError(reason, f"give {column.wants}{check}")
 
 
+def plain_number(text: str) -> float | None:
+    """``text`` as a number, which may be infinite where it overflows; None where it is not written as one."""
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
 def _number(text: str, column: Column) -> float:
-    if _NUMBER.fullmatch(text):
-        value = float(text)
-        if math.isfinite(value):
-            return value
-    elif not _INFINITE.fullmatch(text):
+    value = plain_number(text)
+    if value is None and not _INFINITE.fullmatch(text):
         if _HAS_DIGIT.search(text):
             unit = f" (the column is in {column.unit})" if column.unit else ""
             raise CellError("is not a plain number", f"write the number without unit or separator{unit}")
         raise CellError("is not a number", f"give {column.wants}")
-    raise CellError("is not finite", f"give {column.wants}")
+    if value is None or math.isinf(value):
+        raise CellError("is not finite", f"give {column.wants}")
+    return value
 
 
 def _integer(text: str, column: Column) -> int:

@@ -54,10 +54,14 @@ class Finding:
         """The finding as one line for a person, whatever characters the input's own names hold."""
         unit = "line" if self.file.endswith((".yaml", ".yml")) else "row"
         column = f", {clipped(self.column)}" if self.column else ""
-        where = self.file + (f", {unit} {self.row}" if self.row else "") + column
+        where = clipped(self.file) + (f", {unit} {self.row}" if self.row else "") + column
         value = f" (got {clipped(self.value)!r})" if self.value != "" else ""
-        text = f"{where}: {self.reason}{value}. To fix: {self.remedy}"
-        return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+        return printable(f"{where}: {self.reason}{value}. To fix: {self.remedy}")
+
+
+def printable(text: str) -> str:
+    """``text`` with an escape for every character that would move a terminal's cursor or cannot be encoded."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def clipped(text: str, most: int = 100) -> str:

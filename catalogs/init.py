@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from catalogs.errors import CoralError
 from catalogs.tables import DATA_DIR
+from catalogs.texts import is_regular_file, write_text
 
 _SCENARIO = """\
 # A scenario of your own. `coral validate scenario.yaml` lists every fault at once; `coral plan --scenario scenario.yaml`
@@ -122,19 +124,18 @@ def starter_files() -> dict[str, str]:
 def write_starter(folder: str | Path) -> list[Path]:
     """Write the starter files into ``folder`` (made if absent) and return their paths.
 
-    Raises CoralError, and writes nothing, where one of them is already there.
+    Raises CoralError where one of them is already there (then nothing is written), or where the folder cannot be written.
     """
     root = Path(folder)
     files = starter_files()
-    if root.exists() and not root.is_dir():
+    if is_regular_file(root):
         raise CoralError(f"{root} is a file", remedy="name a folder")
-    there = [name for name in files if (root / name).exists()]
+    there = [name for name in files if os.path.lexists(root / name)]
     if there:
         raise CoralError(f"{root} already holds {', '.join(there)}", remedy="name another folder; nothing was written")
     written = []
     for name, text in files.items():
         path = root / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_text(path, text)
         written.append(path)
     return written

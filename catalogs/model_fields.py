@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from catalogs.errors import CoralError
+from catalogs.errors import CoralError, clipped
 
 # No model in sight is larger in any dimension; what is beyond is a slip, and would only eat memory.
 _LARGEST = 100_000_000
 MOST_LAYERS = 1_000
+
+
+def shown(value: object) -> str:
+    """A value of a config for a message, cut where it is long."""
+    return clipped(repr(value), 40)
 
 
 class Fields:
@@ -25,8 +30,7 @@ class Fields:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-                shown = repr(value) if len(repr(value)) <= 40 else repr(value)[:40] + "..."
-                raise self.error(name, f"is {shown}, wanted a whole number from {low} to {high}")
+                raise self.error(name, f"is {shown(value)}, wanted a whole number from {low} to {high}")
             return value
         if default is None:
             raise self.error(names[0], "is missing")
@@ -40,7 +44,7 @@ class Fields:
         if not isinstance(value, list) or any(
             isinstance(i, bool) or not isinstance(i, int) or not 0 <= i < below for i in value
         ):
-            raise self.error(name, f"is {value!r}, wanted a list of layer numbers from 0 to {below - 1}")
+            raise self.error(name, f"is {shown(value)}, wanted a list of layer numbers from 0 to {below - 1}")
         return frozenset(value)
 
     def text(self, *names: str, default: str) -> str:
@@ -50,7 +54,7 @@ class Fields:
             if value is None:
                 continue
             if not isinstance(value, str):
-                raise self.error(name, f"is {value!r}, wanted a text")
+                raise self.error(name, f"is {shown(value)}, wanted a text")
             return value
         return default
 
@@ -58,8 +62,19 @@ class Fields:
         """A true/false field."""
         value = self.config.get(name, default)
         if not isinstance(value, bool):
-            raise self.error(name, f"is {value!r}, wanted true or false")
+            raise self.error(name, f"is {shown(value)}, wanted true or false")
         return value
+
+    def group(self, name: str, *other_names: str) -> Mapping[str, Any]:
+        """The first of the names that is present and not empty, as a group of fields; empty where none is."""
+        for key in (name, *other_names):
+            value = self.config.get(key)
+            if value is None or value == {}:
+                continue
+            if not isinstance(value, Mapping):
+                raise self.error(key, f"is {shown(value)}, wanted a group of fields")
+            return value
+        return {}
 
     def error(self, field: str, problem: str, remedy: str = "") -> CoralError:
         """A one-line fault of this config."""

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any
 
-from catalogs.errors import CoralError, UnknownNameError
-from catalogs.model_fields import MOST_LAYERS, Fields
+from catalogs.errors import CoralError, UnknownNameError, clipped
+from catalogs.model_fields import MOST_LAYERS, Fields, shown
 from catalogs.model_formats import shipped_dtype
 from catalogs.types import ModelSpec
 
@@ -55,7 +55,7 @@ def model_from_config(
     """
     if not isinstance(config, Mapping):
         raise CoralError(f"model {model_id!r}: its config is not a JSON object", remedy="use the model's config.json")
-    text = config["text_config"] if isinstance(config.get("text_config"), Mapping) else {}
+    text = Fields(config, model_id).group("text_config")
     fields = Fields({**config, **text}, model_id)
     model_type = _model_type(fields)
     layers = fields.integer("num_hidden_layers", high=MOST_LAYERS)
@@ -86,9 +86,11 @@ def _model_type(fields: Fields) -> str:
     model_type = fields.config.get("model_type")
     if model_type is None:
         raise fields.error("model_type", "is missing")
+    if not isinstance(model_type, str):
+        raise fields.error("model_type", f"is {shown(model_type)}, wanted a text")
     if model_type not in SUPPORTED_MODEL_TYPES:
         where = f"model {fields.model_id!r}, field 'model_type' of its config"
-        raise UnknownNameError("model_type", str(model_type), SUPPORTED_MODEL_TYPES, where=where)
+        raise UnknownNameError("model_type", clipped(model_type), SUPPORTED_MODEL_TYPES, where=where)
     if fields.text("hidden_act", "hidden_activation", default="silu") not in {
         "silu",
         "swish",
@@ -96,8 +98,10 @@ def _model_type(fields: Fields) -> str:
         "gelu_new",
         "gelu_pytorch_tanh",
     }:
-        raise fields.error("hidden_act", f"is {fields.config.get('hidden_act')!r}: only gated silu or gelu is known")
-    return str(model_type)
+        raise fields.error(
+            "hidden_act", f"is {shown(fields.config.get('hidden_act'))}: only gated silu or gelu is known"
+        )
+    return model_type
 
 
 def _attention(fields: Fields, model_type: str) -> dict[str, Any]:
@@ -183,7 +187,7 @@ def _layer_windows(fields: Fields, model_type: str, layers: int) -> tuple[int, .
         if (
             not isinstance(layer_types, list)
             or len(layer_types) != layers
-            or any(kind not in known for kind in layer_types)
+            or any(not isinstance(kind, str) or kind not in known for kind in layer_types)
         ):
             raise fields.error(
                 "layer_types", f"does not name sliding_attention or full_attention for all {layers} layers"

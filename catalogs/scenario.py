@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import Any
 
 from catalogs.catalog import Catalog, load_catalog, read_efficiencies
 from catalogs.demand import planned_rate
@@ -25,9 +23,11 @@ from catalogs.measured import (
 from catalogs.scenario_schema import MOMENTS, ComputedHeadroom, ModelSection, Scenario
 from catalogs.supply import Capacity, QuotaLimit
 from catalogs.tables import DATA_DIR
+from catalogs.texts import UnreadableError, parse_json, read_text
 from catalogs.types import Basis, Lengths, Market, ModelSpec, NodeConfig, Offer, Phase, Workload
 
 SCENARIO_DIR = DATA_DIR / "scenarios"
+MOST_CONFIG_MIB = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,18 +181,13 @@ def read_model_config(path: Path, model_id: str, alias: str, label: str) -> tupl
     def fault(reason: str, remedy: str) -> tuple[None, list[Finding]]:
         return None, [Finding(label, 0, "", "", reason, remedy)]
 
+    absent = f"put the model's config.json at {label}"
     try:
-        config: Any = json.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        return fault("the file does not exist", f"put the model's config.json at {label}")
-    except (OSError, UnicodeDecodeError) as error:
-        return fault(f"cannot be read: {error}", "save it as UTF-8")
-    except json.JSONDecodeError as error:
-        return fault(
-            f"is not JSON (line {error.lineno}: {error.msg})", "use the config.json published with the weights"
-        )
-    try:
+        text = read_text(path, most_mib=MOST_CONFIG_MIB, kind="config.json", absent=absent)
+        config = parse_json(text, "use the config.json published with the weights")
         return model_from_config(config, model_id, alias=alias, source=label, config_file=label), []
+    except UnreadableError as error:
+        return fault(error.reason, error.remedy)
     except CoralError as error:
         return fault(error.message, error.remedy)
 

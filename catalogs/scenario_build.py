@@ -27,6 +27,7 @@ from catalogs.scenario import (
 from catalogs.scenario_schema import ModelSection, OffersSection, PolicySection, Scenario
 from catalogs.scenario_yaml import Key, ScenarioDraft, read_scenario_file
 from catalogs.supply import Capacity, Supply, choose_offers, node_configs_of, quota_limits
+from catalogs.texts import is_regular_file
 from catalogs.types import Efficiency, Lengths, ModelSpec, NodeConfig, Offer, Workload
 
 Result = tuple[LoadedScenario | None, list[Finding], list[Finding]]
@@ -328,7 +329,7 @@ class _Builder:
         if section is None:
             return None
         path = self.path.parent / section.file
-        if not path.is_file():
+        if not is_regular_file(path):
             reason, remedy = "the file does not exist", f"put it at {section.file} beside the scenario"
             self.fault((name, "file"), section.file, reason, remedy)
             return None

@@ -13,9 +13,12 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from catalogs.errors import Finding, close_matches
 from catalogs.scenario_schema import OUT_OF_BOUNDS, ModelSection, Scenario
+from catalogs.texts import UnreadableError, read_text
 
 Key = tuple[str | int, ...]
 
+# A scenario of 50 models takes 30 KiB.
+_MOST_MIB = 1
 # Deeper than any scenario; stops at an anchor inside itself.
 _DEEPEST = 12
 
@@ -65,9 +68,9 @@ def read_scenario_file(path: Path) -> ScenarioDraft:
     """Parse and validate the file at ``path``; never raises for what is in it."""
     draft = ScenarioDraft(path.name)
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        draft.findings.append(Finding(path.name, 0, "", "", f"cannot be read: {error}", "give a UTF-8 YAML file"))
+        text = read_text(path, most_mib=_MOST_MIB, kind="YAML file")
+    except UnreadableError as error:
+        draft.findings.append(Finding(path.name, 0, "", "", error.reason, error.remedy))
         return draft
     loader = _Loader(text)
     try:

@@ -16,8 +16,11 @@ from typing import Any
 
 from catalogs.cells import GPU_TYPES, CellError, Column, GpuEncoder, column_from_row, parse_cell
 from catalogs.errors import Finding, InputError, close_matches
+from catalogs.texts import UnreadableError, read_text
 
 DATA_DIR = Path(__file__).parent / "data"
+# A million rows.
+_MOST_MIB = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +86,11 @@ def read_table(path: Path, table: str, *, encode_gpu: GpuEncoder | None = None, 
     finding and no rows.
     """
     label = label or path.name
+    absent = f"create it (coral init DIR writes an example) at {path}"
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except FileNotFoundError:
-        return _unreadable(label, "the file does not exist", f"create it (coral init DIR writes an example) at {path}")
-    except (OSError, UnicodeDecodeError) as error:
-        return _unreadable(label, f"cannot be read as UTF-8 text: {error}", "save it as a UTF-8 CSV file")
+        text = read_text(path, most_mib=_MOST_MIB, kind="CSV file", absent=absent)
+    except UnreadableError as error:
+        return _unreadable(label, error.reason, error.remedy)
     return parse_table(text, table, encode_gpu=encode_gpu, label=label)
 
 

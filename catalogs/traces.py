@@ -6,7 +6,6 @@ A bad row is rejected with its reason and the rest is kept; a file without a goo
 from __future__ import annotations
 
 import csv
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -18,8 +17,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from catalogs.cells import plain_number
 from catalogs.derive import raw_data_dir
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
+from catalogs.scenario_schema import MOST_TOKENS
+from catalogs.texts import UnreadableError, is_regular_file, parse_json
 from catalogs.types import Lengths
 
 # Column names (lower case) that tell the formats apart: time, input, output.
@@ -39,7 +41,8 @@ _SHARED = {
     "mooncake-conversation": "mooncake_conversation",
     "arxiv-summarization": "vidur_arxiv_lengths",
 }
-_MAX_TOKENS = 10_000_000
+# Beyond any clock, in seconds: also one that counts in milliseconds.
+_LATEST_S = 1e13
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def trace_path(name_or_path: str | Path) -> Path:
     Raises UnknownNameError for what is neither, CoralError where the collection is not on this machine.
     """
     path, name = Path(name_or_path), str(name_or_path)
-    if path.is_file():
+    if is_regular_file(path):
         return path
     if name in _SHARED:
         known = raw_data_dir() / "traces" / f"{_SHARED[name]}.parquet"
@@ -107,7 +110,7 @@ def read_trace(path: str | Path) -> Trace:
     ``rejected``. Raises InputError for a missing file, an unknown form, or no usable row.
     """
     path = Path(path)
-    if not path.is_file():
+    if not is_regular_file(path):
         raise _file_error(path, "no such file", "give the path of a trace: CSV, JSON lines or Parquet")
     try:
         return _read(path)
@@ -214,19 +217,18 @@ def _json_rows(path: Path) -> Iterator[dict[str, object]]:
     with path.open(encoding="utf-8") as file:
         for line in file:
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError:
+                row = parse_json(line, "")
+            except UnreadableError:
                 row = {}
             yield row if isinstance(row, dict) else {}
 
 
 def _tokens(row: _Row, column: str) -> int:
     value = row.get(column)
-    try:
-        number = float(str(value))
-    except ValueError:
-        raise _RowError(column, value, "not a number of tokens", "give a whole number above 0") from None
-    if not (number == int(number) if math.isfinite(number) else False) or not 1 <= number <= _MAX_TOKENS:
+    number = plain_number(str(value).strip())
+    if number is None:
+        raise _RowError(column, value, "not a number of tokens", "give a whole number above 0")
+    if not 1 <= number <= MOST_TOKENS or number != int(number):
         raise _RowError(column, value, "not a whole number of tokens from 1 up", "drop the row: it asks for no work")
     return int(number)
 
@@ -242,11 +244,8 @@ def _model(row: _Row) -> str:
 
 
 def _seconds(value: object) -> float:
-    try:
-        number = float(str(value))
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number) or number < 0:
+    number = plain_number(str(value).strip())
+    if number is None or not 0 <= number <= _LATEST_S:
         raise _RowError("timestamp", value, "not a time", "give seconds from the start, >= 0")
     return number
 

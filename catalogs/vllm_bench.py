@@ -8,7 +8,6 @@ it ran on: give ``--metadata gpu=L40S tp=2`` to the benchmark, or the same as op
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,12 +16,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from catalogs.errors import Finding, InputError
+from catalogs.errors import Finding, InputError, clipped
+from catalogs.scenario_schema import MOST_TOKENS
+from catalogs.texts import UnreadableError, parse_json, read_text
 from catalogs.types import Lengths
 
 # A run in which more requests than this failed measures something else.
 _MOST_FAILED = 0.02
+# With --save-detailed a run of a million requests takes 100 MiB.
+_MOST_MIB = 256
+# Beyond any count, rate (tok/s) or time (ms) of a run.
+_MOST = 1e12
 _REMEDY = "give the file that `vllm bench serve --save-result` wrote"
 
 
@@ -52,9 +58,9 @@ class BenchResult:
 def read_bench(path: Path) -> list[BenchResult]:
     """All runs in a file. Raises InputError naming the field that is missing or impossible, and the line of the run."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError([Finding(path.name, 0, "", "", f"cannot be read: {error}", _REMEDY)]) from None
+        text = read_text(path, most_mib=_MOST_MIB, kind="result file of `vllm bench serve`")
+    except UnreadableError as error:
+        raise InputError([Finding(path.name, 0, "", "", error.reason, error.remedy)]) from None
     runs = []
     for line, document in _documents(path.name, text):
         runs.append(_Run(path.name, line, document).result())
@@ -65,15 +71,15 @@ def read_bench(path: Path) -> list[BenchResult]:
 
 def _documents(file: str, text: str) -> list[tuple[int, Mapping[str, Any]]]:
     try:
-        found = [(1, json.loads(text))]
-    except json.JSONDecodeError:
+        found = [(1, parse_json(text, _REMEDY))]
+    except UnreadableError:
         found = []
         for number, line in enumerate(text.splitlines(), start=1):
             if line.strip():
                 try:
-                    found.append((number, json.loads(line)))
-                except json.JSONDecodeError as error:
-                    raise InputError([Finding(file, number, "", "", f"is not JSON: {error.msg}", _REMEDY)]) from None
+                    found.append((number, parse_json(line, _REMEDY, first_line=number)))
+                except UnreadableError as error:
+                    raise InputError([Finding(file, number, "", "", error.reason, error.remedy)]) from None
     for number, document in found:
         if not isinstance(document, Mapping):
             raise InputError([Finding(file, number, "", "", "is not a JSON object", _REMEDY)])
@@ -94,8 +100,10 @@ class _Run:
         value = self.document.get(field)
         if value is None:
             raise self.fault(field, "is missing")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
             raise self.fault(field, "is not a number")
+        if value > _MOST:
+            raise self.fault(field, "is larger than any run gives")
         if value <= 0:
             raise self.fault(field, "is zero" if value == 0 else "is negative", "repeat the run: it measured nothing")
         return float(value)
@@ -105,7 +113,7 @@ class _Run:
         if not isinstance(model_id, str) or not model_id:
             raise self.fault("model_id", "is missing")
         completed, failed = int(self.number("completed")), self.document.get("failed") or 0
-        if not isinstance(failed, int) or failed > _MOST_FAILED * (completed + failed):
+        if not isinstance(failed, int) or not 0 <= failed <= _MOST or failed > _MOST_FAILED * (completed + failed):
             raise self.fault("failed", f"of {completed} completed requests", "repeat the run: too many requests failed")
         concurrency = self.document.get("max_concurrency")
         run = BenchResult(
@@ -129,11 +137,18 @@ class _Run:
             )
         return run
 
+    def tokens(self, field: str, values: list[Any]) -> NDArray[np.float64]:
+        """A list of lengths, [n]; 0 = the request failed."""
+        for value in values:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_TOKENS:
+                raise self.fault(field, f"holds {clipped(repr(value), 40)}, wanted tokens from 0 to {MOST_TOKENS}")
+        return np.array(values, dtype=np.float64)
+
     def lengths(self, completed: int) -> Lengths:
         """Moments of the requests served; of their means where the file has no list of them."""
         inputs, outputs = self.document.get("input_lens"), self.document.get("output_lens")
         if isinstance(inputs, list) and isinstance(outputs, list) and len(inputs) == len(outputs) > 0:
-            i, o = np.array(inputs, float), np.array(outputs, float)
+            i, o = self.tokens("input_lens", inputs), self.tokens("output_lens", outputs)
             served = (i > 0) & (o > 0)
             if served.any():
                 i, o = i[served], o[served]

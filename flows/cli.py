@@ -6,7 +6,6 @@ stdout = data, stderr = progress and messages. Exit codes: 0 ok, 1 bug (with its
 
 from __future__ import annotations
 
-import os
 import sys
 
 import typer
@@ -14,6 +13,8 @@ import typer
 from catalogs.errors import CoralError
 from flows import cli_inputs, cli_lake, cli_models, cli_plan, cli_plans, cli_profiles, cli_simulate, cli_sql
 from flows.cli_common import ExitCode, say, say_error
+from flows.cli_faults import check_arguments, system_fault
+from flows.cli_streams import StdoutError, flush_stdout, leave_stdout, settle_streams
 
 _INTERRUPTED = "interrupted: what was published is untouched, finished work is kept; run the same command to go on"
 
@@ -46,13 +47,33 @@ cli_sql.register(app)
 def main() -> int:
     """Run the command line; the exit code. A bug leaves by its traceback."""
     try:
-        app(prog_name="coral")
+        settle_streams()
+        check_arguments(sys.argv[1:])
+        code = _run()
+        flush_stdout()
     except CoralError as error:
         say_error(error)
         return error.exit_code
-    except BrokenPipeError:
-        # The reader (`| head`) has left: nothing is wrong. Point stdout elsewhere so that Python's own flush is quiet.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except StdoutError as error:
+        leave_stdout()
+        if error.is_reader_gone:  # `| head`: nothing is wrong
+            return ExitCode.OK
+        say(f"error: {error}")
+        return ExitCode.BAD_INPUT
+    except OSError as error:
+        known = system_fault(error)
+        if known is None:
+            raise
+        say_error(known)
+        return known.exit_code
+    return code
+
+
+def _run() -> int:
+    try:
+        app(prog_name="coral")
+    except BrokenPipeError as error:
+        raise StdoutError(error) from error
     except RuntimeError as error:
         # DuckDB's own word for Ctrl-C during a statement; a time limit's interrupt is another class.
         if str(error) != "Query interrupted":
@@ -62,5 +83,6 @@ def main() -> int:
     except SystemExit as stop:
         if stop.code == ExitCode.INTERRUPTED:
             say(_INTERRUPTED)
-        raise
+        # The library's own word for a reader that has left, while it prints help.
+        return ExitCode.OK if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     return ExitCode.OK

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from catalogs.errors import CoralError, Finding, InputError
+from catalogs.errors import CoralError, Finding, InputError, printable
+from flows.cli_streams import stdout_errors
 
 if TYPE_CHECKING:
     from flows.render import Line
@@ -110,7 +111,8 @@ def say(message: str) -> None:
 
 def put(text: str) -> None:
     """Data, on stdout."""
-    print(text)  # noqa: T201
+    with stdout_errors():
+        print(text)  # noqa: T201
 
 
 def put_lines(lines: Iterable[Line]) -> None:
@@ -144,7 +146,7 @@ def say_error(error: CoralError) -> None:
     if isinstance(error, InputError):
         say_findings(error.findings)
     else:
-        say("error: " + " ".join(str(error).split()))
+        say("error: " + printable(" ".join(str(error).split())))
 
 
 def described(summary: str, *examples: str) -> dict[str, Any]:

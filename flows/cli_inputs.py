@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from catalogs.errors import clipped
 from flows.cli_common import ExitCode, JsonOption, described, put, put_json, say
 
 
@@ -55,7 +56,7 @@ def validate(
         for finding in findings:
             put(finding.line())
     if findings:
-        say(f"{path}: {len(findings)} {'fault' if len(findings) == 1 else 'faults'}")
+        say(f"{clipped(str(path))}: {len(findings)} {'fault' if len(findings) == 1 else 'faults'}")
         raise typer.Exit(ExitCode.BAD_INPUT)
     say(f"{path}: in order" + _counts_text(path))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from catalogs.texts import write_text
 from flows.cli_common import JsonOption, described, put, put_json, say
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def fit(
     else:
         put("\n".join(_fit_lines(found)))
     if out is not None:
-        out.write_text(found.csv(), encoding="utf-8")
+        write_text(out, found.csv())
         say(f"{out}: written; name it in a scenario as `efficiency: {{file: {out.name}}}`")
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import CoralError, InputError
-from catalogs.scenario import read_model_config
+from catalogs.scenario import MOST_CONFIG_MIB, read_model_config
+from catalogs.texts import UnreadableError, parse_json, read_text, write_text
 
 if TYPE_CHECKING:
     from catalogs.types import ModelSpec
@@ -69,11 +71,18 @@ def keep_model(config: Path, spec: ModelSpec, to: Path) -> KeptModel:
         raise CoralError(f"alias {spec.alias!r} is no file name", remedy="give --alias with letters, digits and dashes")
     path = root / _FOLDER / f"{spec.alias}.json"
     reference = f"{_FOLDER}/{path.name}"
-    document = json.loads(config.read_text(encoding="utf-8-sig"))
-    if path.is_file():
-        if json.loads(path.read_text(encoding="utf-8-sig")) == document:
+    document = _document(config)
+    if os.path.lexists(path):
+        if _document(path) == document:
             return KeptModel(path, reference, is_new=False)
         raise CoralError(f"{path} holds another config", remedy="give another --alias, or remove that file")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(document, indent=1) + "\n")
     return KeptModel(path, reference, is_new=True)
+
+
+def _document(path: Path) -> Any:
+    """What a config holds; None where it cannot be read."""
+    try:
+        return parse_json(read_text(path, most_mib=MOST_CONFIG_MIB, kind="config.json"), "")
+    except UnreadableError:
+        return None

@@ -19,6 +19,7 @@ from catalogs.measured import (
     table_text,
 )
 from catalogs.scenario import SCENARIO_DIR, load_scenario, scenario_path
+from catalogs.texts import write_text
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
@@ -222,9 +223,9 @@ def _attach(table: str, scenario: Path, loaded: LoadedScenario, new: Sequence[Ma
         raise CoralError(f"{path.name} is Parquet and is not written to", remedy="name a CSV file in the scenario")
     old = read_measured_table(path, table, loaded.catalog, path.name).require_clean().rows if path.is_file() else ()
     rows = merged_rows(table, old, new)
-    path.write_text(table_text(table, rows), encoding="utf-8")
+    write_text(path, table_text(table, rows))
     if named is None:
         text = scenario.read_text(encoding="utf-8")
-        scenario.write_text(f"{text.rstrip()}\n{section}: {{file: {default}}}\n", encoding="utf-8")
+        write_text(scenario, f"{text.rstrip()}\n{section}: {{file: {default}}}\n")
     load_scenario(scenario)  # what was written must be in order
     return Attached(path, len(new), named is None)

@@ -95,18 +95,22 @@ def attach(connection: duckdb.DuckDBPyConnection, root: Path, *, read_only: bool
 
 def absolute_root(root: str | os.PathLike[str]) -> Path:
     """``root`` resolved; paths handed to the catalog must be absolute."""
-    return Path(root).expanduser().resolve()
+    try:
+        return Path(root).expanduser().resolve()
+    except (OSError, RuntimeError) as error:  # a home that nobody has, links in a circle
+        raise LakeError(f"{root} is no folder: {error}", remedy="name another folder with --lake") from error
 
 
 def check_version(root: Path) -> None:
     """Raise LakeError unless ``root`` holds a lake of this schema version."""
     path = root / VERSION_FILE
-    if not path.is_file():
+    if not Lake.exists(root):
         raise LakeError(
             f"there is no lake in {root}", remedy="run `coral build` or `coral plan` first, or name another with --lake"
         )
     try:
-        found = json.loads(path.read_text())["schema_version"]
+        with lake_errors(root):
+            found = json.loads(path.read_text())["schema_version"]
     except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
         raise LakeError(f"{path} is not a lake's version file", remedy="restore it from a backup") from error
     if found != LAKE_SCHEMA_VERSION:
@@ -131,7 +135,9 @@ class Lake:
     @staticmethod
     def exists(root: str | os.PathLike[str] = DEFAULT_ROOT) -> bool:
         """Whether a lake (of any schema version) was created in ``root``."""
-        return (absolute_root(root) / VERSION_FILE).is_file()
+        path = absolute_root(root)
+        with lake_errors(path):
+            return (path / VERSION_FILE).is_file()
 
     @classmethod
     def open(
@@ -225,7 +231,12 @@ def _connect(root: Path, *, read_only: bool) -> duckdb.DuckDBPyConnection:
 def _create(root: Path, lock_timeout_s: float | None) -> None:
     """Create all tables and views in one transaction, then the version file. Safe against a race and a crash."""
     with lake_errors(root):
-        (root / SHARD_SCHEMA).mkdir(parents=True, exist_ok=True)
+        try:
+            (root / SHARD_SCHEMA).mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:  # a folder of the system's own, such as /proc, in which none can be made
+            raise LakeError(
+                f"{root} cannot be made: {error.strerror}", remedy="name another folder with --lake"
+            ) from error
     with write_lock(root, "create the lake", lock_timeout_s):
         if Lake.exists(root):
             return

@@ -7,10 +7,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from catalogs.errors import LakeError
+from catalogs.errors import LakeError, clipped
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_REFUSED = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST})
+_REFUSED = frozenset(
+    {
+        errno.EACCES,
+        errno.EPERM,
+        errno.EROFS,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.EISDIR,
+        errno.ENAMETOOLONG,
+        errno.ELOOP,
+    }
+)
 
 
 @contextmanager
@@ -23,7 +34,8 @@ def disk_errors(root: Path) -> Iterator[None]:
             raise disk_full(root) from error
         if error.errno in _REFUSED:
             raise LakeError(
-                f"{error.filename or root} cannot be written: {error.strerror}", remedy="check the folder's permissions"
+                f"{clipped(str(error.filename or root))} cannot be written or read: {error.strerror}",
+                remedy="check the folder's name and permissions, or name another with --lake",
             ) from error
         raise
 

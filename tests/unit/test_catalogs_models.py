@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from catalogs import load_catalog
 from catalogs.errors import CoralError, UnknownNameError
 from catalogs.models import SUPPORTED_MODEL_TYPES, model_from_config
+from tasks.profiling.sizes import model_sizes
 
 RAW = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_raw = pytest.mark.skipif(not (RAW / "models.csv").exists(), reason="raw data folder ../shared/data is absent")
@@ -124,6 +129,14 @@ def test_missing_latent_field_is_named(field: str) -> None:
         ("quantization_config", {"quant_method": "fp8", "weight_block_size": 128}),
         ("quantization_config", "fp8"),
         ("hidden_act", "relu2"),
+        ("torch_dtype", ["bfloat16"]),
+        ("torch_dtype", {"bfloat16": 1}),
+        ("quantization_config", {"quant_method": ["awq"]}),
+        ("quantization_config", {"quant_method": {"awq": 4}}),
+        ("layer_types", [["full_attention"]] * 32),
+        ("layer_types", [{"full_attention": 1}] * 32),
+        ("model_type", ["llama"]),
+        ("hidden_size", 10**4000),
         ("layer_types", ["full_attention"]),
     ],
 )
@@ -132,6 +145,58 @@ def test_wrong_value_is_named(field: str, value: object) -> None:
         model_from_config({**LLAMA, field: value}, "my/model")
     assert field in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+JUNK = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 10**12) | st.just(10**4000) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+AWQ = {"quantization_config": {"quant_method": "awq", "bits": 4, "group_size": 128, "weight_block_size": [128, 128]}}
+TENSORS = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"g": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}},
+}
+OSS = {
+    **MIXTRAL,
+    "model_type": "gpt_oss",
+    "layer_types": ["full_attention"] * 32,
+    "sliding_window": 128,
+    "head_dim": 64,
+}
+CONFIGS: list[dict[str, Any]] = [
+    LLAMA | AWQ, MIXTRAL | {"quantization_config": TENSORS}, LATENT, OSS, {"text_config": LLAMA},
+    {**LLAMA, "model_type": "gemma3", "sliding_window": 512, "sliding_window_pattern": 6},
+    {**MIXTRAL, "model_type": "llama4", "intermediate_size_mlp": 8192, "moe_layers": [1, 3], "attention_chunk_size": 8192},
+    {**MIXTRAL, "model_type": "qwen2_moe", "moe_intermediate_size": 8, "shared_expert_intermediate_size": 16,
+     "decoder_sparse_step": 1, "mlp_only_layers": [0], "max_window_layers": 4, "hidden_act": "silu"},
+]  # fmt: skip
+
+
+def places_of(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inner = value.items() if isinstance(value, dict) else enumerate(value[:2]) if isinstance(value, list) else ()
+    return ([path] if path else []) + [place for k, child in inner for place in places_of(child, (*path, k))]
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.sampled_from([(i, place) for i, config in enumerate(CONFIGS) for place in places_of(config)]), JUNK)
+def test_any_value_in_any_field_is_a_model_or_one_line(place: tuple[int, tuple[Any, ...]], junk: Any) -> None:
+    config = copy.deepcopy(CONFIGS[place[0]])
+    inner: Any = config
+    for part in place[1][:-1]:
+        inner = inner[part]
+    inner[place[1][-1]] = junk
+    fault = ""
+    try:
+        model_sizes(model_from_config(config, "my/model"), "", "bf16")
+    except CoralError as error:
+        fault = str(error)
+    assert "\n" not in fault
+    assert len(fault) < 500
+
+
+def test_the_configs_that_are_spoilt_are_sound() -> None:
+    assert [model_from_config(config, "my/model").hidden for config in CONFIGS] == [4096] * len(CONFIGS)
 
 
 def test_unknown_architecture_is_refused_with_close_matches() -> None:

@@ -77,7 +77,7 @@ def test_no_json(tmp_path: Path) -> None:
     (tmp_path / "b.json").write_text("{\nno")
     with pytest.raises(InputError, match="row 1: is not JSON"):
         read_bench(tmp_path / "b.json")
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="does not exist"):
         read_bench(tmp_path / "absent.json")
 
 
