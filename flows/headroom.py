@@ -37,7 +37,7 @@ LOWEST, STEP = 0.02, 0.01
 
 class SimulatedHeadroom:
     """Measures the safe use of chosen instances, workload by workload. Equal instances under equal streams are simulated
-    once: results lie in the lake under ``headroom/`` by the hash of all that decides them.
+    once: results lie in the lake under ``headroom/`` (where it may be written) by the hash of all that decides them.
 
     ``streams``: (stream, its name in the key) of models whose requests are not Poisson with the scenario's lengths.
     """
@@ -48,6 +48,7 @@ class SimulatedHeadroom:
         self._loaded, self._lake = loaded, lake
         self._workloads = {workload.workload_id: workload for workload in loaded.workloads}
         self._builders: dict[str, InstanceBuilder] = {}
+        self._known: dict[str, Mapping[str, Any]] = {}  # also where the lake is only read
         self._templates: dict[str, Mapping[str, Any]] = {}
         self._streams: dict[str, tuple[RequestsAt, str]] = dict(streams or {})
 
@@ -126,7 +127,8 @@ class SimulatedHeadroom:
             "search": [STREAM_REQUESTS, LOWEST, STEP],
             "code": code_hash(("tasks.simulation",)),
         }
-        known = find_result(self._lake.root, short_hash(inputs), KIND)
+        result_id = short_hash(inputs)
+        known = self._known.get(result_id) or find_result(self._lake.root, result_id, KIND)
         if known is None:
             found = headroom(
                 instances,
@@ -142,7 +144,8 @@ class SimulatedHeadroom:
             known = {"workload": workload.alias, "utilization": round(found.utilization, 6), **inputs}
             known["tried"] = {f"{share:.2f}": met for share, met in sorted(found.tried.items())}
             if not self._lake.is_read_only:
-                write_result(self._lake.root, short_hash(inputs), known, KIND)
+                write_result(self._lake.root, result_id, known, KIND)
+        self._known[result_id] = known
         return float(known["utilization"])
 
     def _stream(self, model: str) -> tuple[RequestsAt, str]:

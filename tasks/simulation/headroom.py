@@ -138,13 +138,13 @@ def headroom(
         )
         return tried[share] >= percentile / 100
 
-    low, high = round(lowest / step), round(1 / step)
-    if not holds(low * step):
-        return Headroom(0.0, slo_ms, percentile, tried)
+    # From above: a lightly loaded instance takes many small steps for the same requests, so low shares cost the most.
+    low, high = round(lowest / step) - 1, round(1 / step)
+    middle = high
     while low < high:
-        middle = (low + high + 1) // 2
         low, high = (middle, high) if holds(middle * step) else (low, middle - 1)
-    return Headroom(low * step, slo_ms, percentile, tried)
+        middle = (low + high + 1) // 2
+    return Headroom(low * step if low * step >= lowest - 1e-9 else 0.0, slo_ms, percentile, tried)
 
 
 def attained(
