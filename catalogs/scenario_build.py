@@ -26,7 +26,7 @@ from catalogs.scenario import (
 )
 from catalogs.scenario_schema import ModelSection, OffersSection, PolicySection, Scenario
 from catalogs.scenario_yaml import Key, ScenarioDraft, read_scenario_file
-from catalogs.supply import Capacity, Supply, choose_offers, node_configs_of, quota_limits
+from catalogs.supply import GRID_COUNTS, Capacity, Supply, choose_offers, node_configs_of, quota_limits
 from catalogs.texts import is_regular_file
 from catalogs.types import Efficiency, Lengths, ModelSpec, NodeConfig, Offer, Workload
 
@@ -163,6 +163,9 @@ class _Builder:
         for index, config in enumerate(section.node_configs or []):
             if config not in {offer.node_config for offer in supply.offers}:
                 remedy = "set only_sold: false for a derived price, or take it out"
+                if not section.only_sold:
+                    counts = ", ".join(f"x{count}" for count in GRID_COUNTS)
+                    remedy = f"prices are derived for {counts} of GPUs sold in some region and left in: take it out"
                 self.fault(("offers", "node_configs", index), config, "is not sold in these regions", remedy)
 
     def check_spot(self) -> None:

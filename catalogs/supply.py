@@ -43,7 +43,9 @@ def choose_offers(section: OffersSection, price_as_of: date, own: Sequence[Offer
     chosen = [offer for offer in dated if _is_wanted(offer, section)]
     notes = _date_notes([offer for offer in far if _is_wanted(offer, section)], section, price_as_of)
     if not section.only_sold:
-        gpus = section.include_gpus or sorted({split_node_config(offer.node_config)[0] for offer in chosen})
+        # What is named is asked for, sold or not; without names it is what these regions sell.
+        named = section.node_configs or [offer.node_config for offer in chosen]
+        gpus = section.include_gpus or sorted({split_node_config(config)[0] for config in named})
         grid = derive_grid(dated, section.regions, gpus, GRID_COUNTS, catalog.places, price_as_of)
         derived = [offer for offer in grid if _is_wanted(offer, section)]
         chosen += derived

@@ -264,6 +264,33 @@ def test_a_region_where_nothing_is_left(tmp_path: Path) -> None:
     assert check(tmp_path, raw) == []
 
 
+def test_named_configurations_that_nobody_sells_have_derived_prices(tmp_path: Path) -> None:
+    """AWS sells L4 x1, x4 and x8; nobody in aws/us-east-1 sells an A100-80GB alone, and no region of AWS an L4 x2."""
+    raw = with_value(("offers", "node_configs"), ["L4x2", "L4x1", "A100-80GB-SXMx2"])
+    del raw["offers"]["exclude_gpus"]
+    reasons = {f.column: (f.reason, f.remedy) for f in check(tmp_path, raw)}
+    assert reasons["offers.node_configs[0]"][0] == "is not sold in these regions"
+    assert "only_sold: false" in reasons["offers.node_configs[0]"][1]
+    raw["offers"]["only_sold"] = False
+    assert check(tmp_path, raw) == []
+    loaded = load_scenario(tmp_path / "scenario.yaml")
+    assert set(loaded.node_configs) == {"L4x2", "L4x1", "A100-80GB-SXMx2"}
+    derived = {(offer.region, offer.node_config) for offer in loaded.offers if offer.is_derived}
+    assert {("aws/us-west-2", "L4x2"), ("aws/us-east-1", "A100-80GB-SXMx2")} <= derived
+
+
+def test_a_count_without_a_derived_price_is_not_told_to_ask_for_one(tmp_path: Path) -> None:
+    raw = with_value(("offers", "node_configs"), ["L4x1", "L4x3"])
+    raw["offers"]["only_sold"] = False
+    assert_one(
+        check(tmp_path, raw),
+        ("offers", "node_configs", 1),
+        "L4x3",
+        "is not sold in these regions",
+        "prices are derived for x1, x2, x4, x8",
+    )
+
+
 def paths_of(value: Any, path: Path_ = ()) -> list[Path_]:
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     return ([path] if path else []) + [p for k, child in children for p in paths_of(child, (*path, k))]
