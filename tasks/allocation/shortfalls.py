@@ -18,7 +18,8 @@ from tasks.allocation.types import AllocationProblem, AllocationResult, Instance
 # Extra rent counts a little, so that of two supplies at equal extra price the one with the cheaper plan is named.
 _RENT_WEIGHT = 1e-3
 _NOTHING_MISSING = 1e-6  # as the checker sees it
-_AMPLE_NODES = 10_000
+# More nodes than any demand takes, and far from overflow.
+_AMPLE_NODES = 1 << 40
 _GAP, _TIME_S = 1e-3, 10.0
 _NO_SUPPLY = "no extra supply of what its regions sell would close it"
 
@@ -203,7 +204,7 @@ def _cheapest_extra(
         w, i = where[row.workload_id, row.template_id]
         own_used[problem.regions.index(row.region)] += row.instances * problem.candidates[w].counts[i].astype(np.int64)
     left = problem.capacity_nodes - (used - own_used)
-    ample = np.where(np.isnan(problem.price_usd_per_h), 0, np.maximum(left, 0) + _AMPLE_NODES)
+    ample = np.where(np.isnan(problem.price_usd_per_h), 0, _AMPLE_NODES)
     alone = replace(
         problem,
         capacity_nodes=ample,
@@ -217,8 +218,9 @@ def _cheapest_extra(
     columns = make_columns(alone)
     if len(columns) == 0:
         return (), 0.0, _NO_SUPPLY
-    form = formulate(alone, columns, Goal.COST)
-    extra = _extra_nodes(form, alone, columns, left)
+    enough = _enough_nodes(alone, columns)
+    form = formulate(replace(alone, capacity_nodes=enough), columns, Goal.COST)
+    extra = _extra_nodes(form, alone, columns, left, enough)
     outcome = solve_mip(form.problem, replace(limits, gap=max(limits.gap, _GAP)), time_s=min(limits.time_s, _TIME_S))
     if outcome.values is None:
         return (
@@ -237,8 +239,27 @@ def _cheapest_extra(
     return nodes, rent - math.fsum(row.cost_usd_per_h for row in own), ""
 
 
+def _enough_nodes(problem: AllocationProblem, columns: Columns) -> NDArray[np.int64]:
+    """Nodes [region, configuration] that no least-cost answer exceeds, whatever the demand.
+
+    Without its last instance a workload serves less than the demand D, so sum n_i a_i < 1 + max a_i <= 2 with a_i the
+    share of D that one serves; hence sum U_ic n_i <= 2 max_i U_ic / a_i, and U_ic / a_i <= U_ic max_instances_i.
+    """
+    enough = np.zeros(problem.capacity_nodes.shape, dtype=np.int64)
+    for w in np.unique(columns.workload):
+        for r in np.unique(columns.region):
+            here = (columns.workload == w) & (columns.region == r)
+            most = columns.counts[here].astype(np.int64) * columns.max_instances[here, None]
+            enough[r] += 2 * most.max(axis=0, initial=0)
+    return enough
+
+
 def _extra_nodes(
-    form: Formulation, problem: AllocationProblem, columns: Columns, left: NDArray[np.int64]
+    form: Formulation,
+    problem: AllocationProblem,
+    columns: Columns,
+    left: NDArray[np.int64],
+    enough: NDArray[np.int64],
 ) -> dict[tuple[int, int], pulp.LpVariable]:
     """Add e_rc, its rows and the objective of :func:`_cheapest_extra`; returns e by (region, configuration) index."""
     objective: list[tuple[pulp.LpVariable, float]] = [
@@ -251,7 +272,7 @@ def _extra_nodes(
             using = here[columns.counts[here, k] > 0]
             if len(using) == 0:
                 continue
-            extra[r, k] = pulp.LpVariable(f"e{r}_{k}", 0, _AMPLE_NODES, cat=pulp.LpInteger)
+            extra[r, k] = pulp.LpVariable(f"e{r}_{k}", 0, int(enough[r, k] + max(0, -left[r, k])), cat=pulp.LpInteger)
             used = pulp.LpAffineExpression([(form.instances[i], int(columns.counts[i, k])) for i in using])
             form.problem += used - extra[r, k] <= int(left[r, k]), f"extra{r}_{k}"
             objective.append((extra[r, k], float(problem.price_usd_per_h[r, k])))

@@ -95,6 +95,28 @@ def test_extra_supply_takes_the_cheaper_configuration() -> None:
     assert row.binding_text() == f"L4x1 in {R1} (1 of 1); A10Gx1 in {R1} (0 of 0)"
 
 
+@pytest.mark.parametrize("nodes", [9_999, 10_000, 10_001, 250_000, 30_000_000])
+def test_extra_supply_is_named_however_much_it_is(nodes: int) -> None:
+    """One L4 serves 10 req/s at 1 USD/h; all demand but the one node there is lacks as many nodes as it takes."""
+    a = workload("a", Phase.AGGREGATED, {"t": ({"L4x1": 1}, 10), "slow": ({"A10Gx1": 3}, 10)}, CONFIGS)
+    price = {(R1, "L4x1"): 1.0, (R1, "A10Gx1"): 1.0}
+    p = problem([a], {"a": 10.0 * (nodes + 1)}, price, {(R1, "L4x1"): 1})
+    (row,) = explain_shortfalls(p, solved(p), EXACT)
+    assert row.reason == ""
+    (extra,) = row.extra
+    assert (extra.region, extra.node_config) == (R1, "L4x1")
+    # Shares of the demand are met within the solver's 1e-6.
+    assert extra.nodes == pytest.approx(nodes, rel=2e-6, abs=0)
+    assert row.extra_rent_usd_per_h == pytest.approx(extra.nodes)
+
+
+def test_what_no_region_sells_is_closed_by_nothing() -> None:
+    a = workload("a", Phase.AGGREGATED, {"t": ({"L4x1": 1, "A10Gx1": 1}, 10)}, CONFIGS)
+    p = problem([a], {"a": 10.0}, {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 5})
+    (row,) = explain_shortfalls(p, solved(p), EXACT)
+    assert row.reason == "no extra supply of what its regions sell would close it"
+
+
 def test_a_budget_can_be_what_binds() -> None:
     p = two_models(20, budget_usd_per_h=3.0)
     result = solved(p)
