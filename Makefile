@@ -24,7 +24,7 @@ plan: setup  ## Build the library if needed, allocate, publish and print the pla
 test: setup  ## All tests
 	$(BIN)/python -m pytest
 
-unit: setup  ## The tests that take seconds
+unit: setup  ## The tests that need no server
 	$(BIN)/python -m pytest tests/unit
 
 lint: setup  ## ruff: lint and format
