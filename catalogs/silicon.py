@@ -41,6 +41,8 @@ SYSTEMS = {
 # The models of the raw collection's tables, to which the shipped factors are fitted, and those held out of the fits.
 FITTED_MODELS = ("Qwen/Qwen3-32B", "openai/gpt-oss-20b", "Qwen/Qwen3-235B-A22B")
 HELD_OUT_MODELS = ("meta-llama/Meta-Llama-3.1-70B", "openai/gpt-oss-120b", "Qwen/Qwen3-30B-A3B")
+# Held out as well, and counted apart: engines ship tiles tuned for its few wide experts, which the fitted models have not.
+WIDE_EXPERT_MODELS = ("mistralai/Mixtral-8x7B-v0.1",)
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PREFILL_POINTS = (
     (1, 128),
@@ -89,14 +91,13 @@ def silicon_system(gpu: str) -> str:
 
 
 def silicon_layer_times(
-    catalog: Catalog, gpu: str, models: Sequence[str] = HELD_OUT_MODELS, *, fitted: Iterable[str] = FITTED_MODELS
+    catalog: Catalog, gpu: str, models: Sequence[str] = HELD_OUT_MODELS, *, source: str = "kernel tables"
 ) -> tuple[LayerTime, ...]:
     """Layers of ``models`` on ``gpu`` over the raw collection's grid. A point without all its kernels is left out.
 
-    ``fitted`` models are marked as such: factors of the GPU rest on them.
+    FITTED_MODELS are marked as such: factors of the GPU rest on them.
     """
     tables = _tables(silicon_system(gpu))
-    known = set(fitted)
     rows = []
     for name in models:
         spec = catalog.model(name)
@@ -110,17 +111,17 @@ def silicon_layer_times(
                 for batch, context in points:
                     ops = layer.ops(tp, phase, batch, context)
                     if ops is not None:
-                        rows.append(_row(gpu, spec, tp, phase, batch, context, ops, spec.model in known))
+                        rows.append(_row(source, gpu, spec, tp, phase, batch, context, ops))
     return tuple(rows)
 
 
 def _row(
-    gpu: str, spec: ModelSpec, tp: int, phase: Phase, batch: int, context: int, ops: dict[str, float], is_fitted: bool
+    source: str, gpu: str, spec: ModelSpec, tp: int, phase: Phase, batch: int, context: int, ops: dict[str, float]
 ) -> LayerTime:
     tokens = batch * context if phase is Phase.PREFILL else batch
     return LayerTime(
-        "kernel tables", 0, gpu, spec, spec.shipped_dtype, tp, phase, tokens, batch, context, ops, sum(ops.values()), None,
-        is_fitted,
+        source, 0, gpu, spec, spec.shipped_dtype, tp, phase, tokens, batch, context, ops, sum(ops.values()), None,
+        spec.model in FITTED_MODELS,
     )  # fmt: skip
 
 

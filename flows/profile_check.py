@@ -12,7 +12,14 @@ from catalogs.catalog import Catalog, efficiency_to_row, load_catalog, load_dies
 from catalogs.derive import to_csv
 from catalogs.errors import CoralError, UnknownNameError
 from catalogs.layer_times import LayerTime, read_layer_times, shared_helix, shared_layer_grid, shared_points
-from catalogs.silicon import FITTED_MODELS, SYSTEMS, is_installed, silicon_layer_times, silicon_steps
+from catalogs.silicon import (
+    FITTED_MODELS,
+    SYSTEMS,
+    WIDE_EXPERT_MODELS,
+    is_installed,
+    silicon_layer_times,
+    silicon_steps,
+)
 from catalogs.types import Efficiency, GpuDie
 from tasks.profiling.check import LAYER, Checked, ErrorLine, check_layers, check_steps, joined
 from tasks.profiling.fit import fit_gpu, layer_errors, left_out_errors
@@ -43,6 +50,8 @@ def check_all(gpus: Sequence[str] = ()) -> Checked:
         notes = []
         tabulated = [gpu for gpu in SYSTEMS.values() if gpu in wanted and gpu in catalog.efficiencies]
         held_out = [row for gpu in tabulated for row in silicon_layer_times(catalog, gpu)]
+        for gpu in tabulated:
+            held_out += silicon_layer_times(catalog, gpu, WIDE_EXPERT_MODELS, source="kernel tables, Mixtral")
         parts.append(check_layers(held_out, catalog.gpus, catalog.efficiencies))
         steps += silicon_steps(catalog, [gpu for gpu in _MEASURED_SYSTEMS if gpu in wanted])
     parts.append(check_steps(steps, catalog.gpus, catalog.efficiencies, ProfileSettings()))

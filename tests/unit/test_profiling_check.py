@@ -11,10 +11,12 @@ from profiling_cases import EFF, GPU, SPEC, catalog
 
 from catalogs.errors import CoralError
 from catalogs.layer_times import LayerTime, StepTime, by_gpu, shared_helix, shared_layer_grid, shared_points
-from catalogs.silicon import is_installed, silicon_layer_times, silicon_steps
+from catalogs.silicon import WIDE_EXPERT_MODELS, is_installed, silicon_layer_times, silicon_steps
 from catalogs.types import Phase
 from tasks.profiling.check import ErrorLine, check_layers, check_steps, layer_ms, step_ms
 from tasks.profiling.memory import ProfileSettings
+from tasks.profiling.roofline import Roofline
+from tasks.profiling.shapes import ModelShape
 
 SHARED = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).parents[3] / "shared" / "data"))
 needs_shared = pytest.mark.skipif(not SHARED.is_dir(), reason="shared measurements are not here: set CORAL_SHARED_DATA")
@@ -183,6 +185,19 @@ def test_layers_of_models_that_were_not_fitted(gpu: str) -> None:
     for line in layers:
         assert line.mape <= target[line.phase], line
         assert catalog().efficiencies[gpu].rel_error[line.phase] == pytest.approx(line.mape / 100, abs=6e-4)
+
+
+@needs_silicon
+@pytest.mark.parametrize(("gpu", "worst"), [("H100-SXM", 9), ("H200-SXM", 6), ("L40S", 9), ("A100-80GB-SXM", 28)])
+def test_few_wide_experts_are_told_apart_and_borrowed(gpu: str, worst: float) -> None:
+    """Engines ship tiles tuned for Mixtral's shapes: its rates carry an error that covers what is measured of them, nearly."""
+    rows = silicon_layer_times(catalog(), gpu, WIDE_EXPERT_MODELS, source="Mixtral")
+    layers = [x for x in check_layers(rows, catalog().gpus, catalog().efficiencies).lines if x.op == "layer"]
+    assert {(x.source, x.split, x.phase) for x in layers} == {("Mixtral", "held-out", p) for p in ("prefill", "decode")}
+    assert max(x.mape for x in layers) < worst
+    shape = ModelShape(catalog().models[WIDE_EXPERT_MODELS[0]], "bf16", "bf16")
+    ground = Roofline(catalog().gpus[gpu], catalog().efficiencies[gpu], shape).provenance(1)
+    assert ground.value == "borrowed"
 
 
 @needs_silicon

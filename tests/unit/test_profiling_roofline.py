@@ -137,6 +137,10 @@ def test_provenance_is_the_weakest_group_used() -> None:
     assert roofline(weight_dtype="fp8").provenance(1) is Provenance.BORROWED
     latent = catalog().models["deepseek-ai/DeepSeek-V3"]
     assert roofline(latent).provenance(1) is Provenance.BORROWED
+    # 32 experts and more were fitted; fewer, wider ones were not.
+    fitted = {name: roofline(catalog().models[name]) for name in ("openai/gpt-oss-20b", "Qwen/Qwen3-235B-A22B")}
+    assert {model.provenance(1) for model in fitted.values()} == {Provenance.FITTED}
+    assert roofline(catalog().models["mistralai/Mixtral-8x7B-v0.1"]).provenance(1) is Provenance.BORROWED
 
 
 def test_gpus_without_bf16_or_factors_are_not_profiled() -> None:
