@@ -1,4 +1,4 @@
-"""``coral plans list|show|diff``: the published plans of a lake."""
+"""``coral plans list|show|diff|schema``: the published plans of a lake."""
 
 from __future__ import annotations
 
@@ -42,7 +42,17 @@ def register(app: typer.Typer) -> None:
     plans.command("diff", **described("Compare two plans.", "coral plans diff 1 2", "coral plans diff 1 --json"))(
         diff_two_plans
     )
+    plans.command("schema", **described("Print the JSON Schema of a plan.", "coral plans schema > plan.schema.json"))(
+        plan_schema
+    )
     app.add_typer(plans)
+
+
+def plan_schema() -> None:
+    """Print the JSON Schema that ``coral plans show --json`` keeps to."""
+    from tasks.allocation.plan import plan_json_schema
+
+    put_json(plan_json_schema())
 
 
 def list_plans(

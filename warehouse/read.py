@@ -176,15 +176,3 @@ def list_plans(lake: Lake, scenario_id: str | None = None) -> list[PlanSummary]:
         [scenario_id, scenario_id],
     )
     return [PlanSummary(*row) for row in rows]
-
-
-def running_instances(lake: Lake, scenario_id: str) -> dict[tuple[str, str], int]:
-    """Instances the current plan says are running, by (region, template_id); {} before the first plan."""
-    rows = _rows(
-        lake,
-        """SELECT region, template_id, sum(instances)::BIGINT FROM main.plan_instances
-        WHERE scenario_id = ? AND plan_version = (SELECT max(plan_version) FROM main.plan_rows WHERE scenario_id = ?)
-        GROUP BY region, template_id ORDER BY region, template_id""",
-        [scenario_id, scenario_id],
-    )
-    return {(region, template_id): int(count) for region, template_id, count in rows}

@@ -140,7 +140,3 @@ class MemoryModel:
     def sequence_bytes(self, context: float, tp: int) -> Floats:
         """Decode: KV of one sequence in one layer of each kind [kinds]."""
         return self.shape.kv_bytes_per_sequence(context, tp)
-
-    def token_bytes(self, tp: int) -> Floats:
-        """Prefill: KV of one prompt token in one layer of each kind [kinds]; a chunk is held whole in a windowed layer too."""
-        return np.full(len(self.shape.kinds), self.shape.kv_bytes_per_token_layer(tp))

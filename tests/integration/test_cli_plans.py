@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import jsonschema
 import pyarrow.parquet as pq
 import pytest
 
@@ -69,6 +70,15 @@ def test_show_is_deterministic_plain_and_fits_100_columns(folder: Path) -> None:
     assert once == again
     assert "\x1b" not in once
     assert max(len(line) for line in once.splitlines()) <= 100
+
+
+def test_the_plan_keeps_to_the_published_schema(folder: Path) -> None:
+    schema = json.loads(coral("plans", "schema").stdout)
+    document = json.loads(coral("plans", "show", "--scenario", "example", "--json", cwd=folder).stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    jsonschema.validate(document, schema)
+    with pytest.raises(jsonschema.ValidationError, match="'x' was unexpected"):
+        jsonschema.validate(document | {"x": 1}, schema)
 
 
 def test_show_json_is_the_plan_document(folder: Path) -> None:

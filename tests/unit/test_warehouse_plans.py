@@ -15,7 +15,7 @@ from catalogs.types import Availability, Basis, Lengths, Market, ModelSpec, Node
 from tasks.allocation.plan import PlanState, decision_hash
 from warehouse.connect import Lake
 from warehouse.plans import log_rejects, log_run, publish_plan, set_plan_state
-from warehouse.read import current_plan, list_plans, plan_version, running_instances
+from warehouse.read import current_plan, list_plans, plan_version
 from warehouse.records import DemandRow, ReferenceInputs, Reject, RunLog, RunOutcome
 from warehouse.reference import plan_inputs
 
@@ -48,13 +48,11 @@ def rows(lake: Lake, sql: str) -> list[tuple]:
 
 def test_the_first_plan_is_version_one(lake: Lake) -> None:
     assert current_plan(lake, "core") is None
-    assert running_instances(lake, "core") == {}
     assert list_plans(lake, "core") == []
     result = publish_plan(lake, plan(), run("r1", base=0))
     assert (result.plan_version, result.outcome) == (1, RunOutcome.PUBLISHED)
     expected = plan().model_copy(update={"plan_version": 1, "state": PlanState.PUBLISHED})
     assert result.plan == current_plan(lake, "core") == plan_version(lake, "core", 1) == expected
-    assert running_instances(lake, "core") == {("aws/us-east-2", "aaaaaaaaaaaaaaaa"): 2}
     assert rows(lake, "SELECT instances, throughput_tok_per_s, cost_usd_per_h FROM plan_instances") == [
         (2, 1234.5, 5.0)
     ]
@@ -131,6 +129,15 @@ def test_a_run_that_started_from_an_older_plan_is_superseded(lake: Lake) -> None
     assert rows(lake, "SELECT outcome FROM allocation_runs ORDER BY run_id") == [("published",), ("superseded",)]
     lost = publish_plan(lake, plan("other"), run("r3", "other", base=4))
     assert (lost.plan_version, lost.outcome, lost.plan) == (0, RunOutcome.SUPERSEDED, None)
+
+
+def test_two_runs_at_once_with_one_decision_are_both_right(lake: Lake) -> None:
+    first = publish_plan(lake, plan(), run("r1", base=0))
+    second = publish_plan(lake, plan(cost_usd_per_h=99.0), run("r2", base=0))
+    assert (first.plan_version, first.outcome) == (1, RunOutcome.PUBLISHED)
+    assert (second.plan_version, second.outcome) == (1, RunOutcome.UNCHANGED)
+    assert second.plan == current_plan(lake, "core")
+    assert rows(lake, "SELECT outcome FROM allocation_runs ORDER BY run_id") == [("published",), ("unchanged",)]
 
 
 def test_the_decision_is_what_to_rent_and_run() -> None:
