@@ -31,8 +31,8 @@ def publish_plan(
 
     The version and the state in ``plan`` are ignored: the version is assigned under the write lock, the state becomes
     published, and the version before becomes superseded, all in one transaction. Nothing is published, and the run is
-    logged as superseded, when ``run.base_plan_version`` is no longer the current version. Raises LakeError (locked,
-    disk full); nothing is published then.
+    logged as superseded, when ``run.base_plan_version`` is no longer the current version and that one decides otherwise.
+    Raises LakeError (locked, disk full); nothing is published then.
     """
     if run.scenario_id != plan.scenario_id:
         raise ValueError(f"run of scenario {run.scenario_id} with a plan of {plan.scenario_id}")
@@ -40,10 +40,10 @@ def publish_plan(
         current = _current(connection, plan.scenario_id)
         version, current_decision = (0, "") if current is None else (current[0], current[1])
         decision = decision_hash(plan)
-        if run.base_plan_version is not None and run.base_plan_version != version:
-            outcome = RunOutcome.SUPERSEDED
-        elif decision == current_decision:
+        if decision == current_decision:  # also where another run has just published the very same
             outcome = RunOutcome.UNCHANGED
+        elif run.base_plan_version is not None and run.base_plan_version != version:
+            outcome = RunOutcome.SUPERSEDED
         else:
             outcome = RunOutcome.PUBLISHED
             version += 1

@@ -82,7 +82,7 @@ class BuildRecord:
 
 
 class RunOutcome(StrEnum):
-    """What an allocation run led to. ``SUPERSEDED``: another plan was published since the run read its inputs."""
+    """What an allocation run led to. ``SUPERSEDED``: another decision was published since the run read its inputs."""
 
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
@@ -96,8 +96,8 @@ class AllocationRun:
     """One allocation run, logged whether or not it publishes.
 
     ``base_plan_version`` is the version the run took as current (0 = there was none, None = not checked): when another
-    one is current at publication, the run is superseded and publishes nothing. ``input_ages_s`` maps an input
-    (prices, availability, demand) to its age when the run started.
+    one is current at publication and decides otherwise, the run is superseded and publishes nothing. ``input_ages_s``
+    maps an input (prices, availability, demand) to its age when the run started.
     """
 
     run_id: str
