@@ -104,13 +104,14 @@ def error_table(lines: Sequence[ErrorLine]) -> list[str]:
         if not mine:
             continue
         width = max(len("source"), *(len(line.source) for line in mine))
-        head = f"  {'source':{width}}  {'GPU':16} {'phase':8} {'what':12}  rows  MAPE   bias    p90"
+        gpu = max(16, *(len(line.gpu) for line in mine))
+        head = f"  {'source':{width}}  {'GPU':{gpu}} {'phase':8} {'what':12}  rows  MAPE   bias    p90"
         text += ([""] if text else []) + [title, head + "   " + " ".join(f"{op:>5}" for op in _OPS)]
         for line in sorted(mine, key=lambda x: (x.op, x.source, x.gpu, x.phase != "prefill")):
             ops = op_mapes(lines, line)
             shown = " ".join(f"{ops[op]:5.1f}" if op in ops else "     " for op in _OPS)
             text.append(
-                f"  {line.source:{width}}  {line.gpu:16} {line.phase:8} {line.op:12} {line.rows:5} {line.mape:5.1f} "
+                f"  {line.source:{width}}  {line.gpu:{gpu}} {line.phase:8} {line.op:12} {line.rows:5} {line.mape:5.1f} "
                 f"{line.bias:+6.1f} {line.p90:6.1f}   {shown}".rstrip()
             )
     return text

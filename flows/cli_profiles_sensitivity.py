@@ -55,13 +55,19 @@ def sensitivity(
     if as_json:
         put_json({"base": asdict(base), "factors": [asdict(r) for r in rows], "regret": [asdict(r) for r in regrets]})
         return
-    put("\n".join([*_factor_lines(base, rows, change), *_regret_lines(regrets, seed)]))
+    put("\n".join([*_factor_lines(base, rows, change, study.n_max), *_regret_lines(regrets, seed)]))
 
 
-def _factor_lines(base: Outcome, rows: list[FactorRow], change: float) -> list[str]:
+def _factor_lines(base: Outcome, rows: list[FactorRow], change: float, n_max: int) -> list[str]:
     from flows.render import table
 
-    lines = [f"plan as it is: {_cost(base)}, GPUs {_gpus(base)}"]
+    nodes = "1 node" if n_max == 1 else f"{n_max} nodes"
+    lines = [
+        f"plan as it is: {_cost(base)} USD/h, GPUs {_gpus(base)}",
+        f"templates of at most {nodes} and the stated headroom, so not quite the cost that `coral plan` prints",
+        "",
+        "USD/h and GPUs, planned again with one factor changed on all GPUs (speed of: one GPU's)",
+    ]
     cells = [
         (
             row.factor,
@@ -118,5 +124,11 @@ def _regret_lines(rows: list[RegretRow], seed: int) -> list[str]:
         for row in rows
     ]
     header = ("planned with rates", "USD/h", "demand met", "worst share", "regret mean", "p90", "max")
-    title = f"regret over {rows[0].draws} draws of true rates (seed {seed})"
-    return ["", title, *table(header, cells, right=(1, 2, 3, 4, 5, 6))]
+    title = (
+        f"regret over {rows[0].draws} draws of true rates from their errors, one for each GPU and phase (seed {seed})"
+    )
+    notes = [
+        "demand met: draws in which the plan as made serves all demand; worst share: what it serves in the worst draw",
+        "regret: what the plan costs more than the best for the true rates, once nodes are added or given back",
+    ]
+    return ["", title, *table(header, cells, right=(1, 2, 3, 4, 5, 6)), *notes]
