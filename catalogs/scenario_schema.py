@@ -7,8 +7,18 @@ from dataclasses import dataclass
 from datetime import date
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    PlainValidator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError, core_schema
+
+from catalogs.cells import plain_date
 
 SCENARIO_SCHEMA_VERSION = 1
 # The type of the fault of a number outside its bounds.
@@ -47,6 +57,14 @@ class Within:
             return value
         bounds = {"low": self.low, "high": self.high, "or_zero": self.or_zero}
         raise PydanticCustomError(OUT_OF_BOUNDS, "from {low} to {high}", bounds)
+
+
+def _plain_day(value: object) -> date:
+    """A day as it is written; numbers are no days, though some libraries count seconds of 1970 in them."""
+    try:
+        return plain_date(value if isinstance(value, str) else str(value) if type(value) is date else "")
+    except ValueError as error:
+        raise PydanticCustomError("date_plain", "{reason}", {"reason": str(error)}) from None
 
 
 Tokens = Annotated[float, Within(1, MOST_TOKENS)]
@@ -155,7 +173,7 @@ class EngineSection(Section):
     """The serving engine whose defaults hold; ``version`` None = the newest known."""
 
     name: Literal["vllm"] = "vllm"
-    version: Annotated[str, Field(strict=True, pattern=r"^\d+(\.\d+){1,3}$")] | None = None
+    version: Annotated[str, Field(strict=True, pattern=r"^[0-9]{1,4}(\.[0-9]{1,4}){1,3}$")] | None = None
 
 
 class HeadroomSection(Section):
@@ -222,7 +240,7 @@ class Scenario(Section):
     schema_version: Annotated[Literal[1], Field(alias="schema")]
     id: Annotated[str, Field(strict=True, pattern=r"^[a-z0-9][a-z0-9._-]*$", max_length=64)]
     description: str = ""
-    price_as_of: date
+    price_as_of: Annotated[date, PlainValidator(_plain_day)]
     offers: OffersSection
     models: Annotated[list[ModelSection], Field(min_length=1)]
     library: LibrarySection = LibrarySection()

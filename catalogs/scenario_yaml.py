@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
+from catalogs.cells import plain_date
 from catalogs.errors import Finding, close_matches
 from catalogs.scenario_schema import OUT_OF_BOUNDS, ModelSection, Scenario
 from catalogs.texts import UnreadableError, read_text
@@ -21,6 +22,8 @@ Key = tuple[str | int, ...]
 _MOST_MIB = 1
 # Deeper than any scenario; stops at an anchor inside itself.
 _DEEPEST = 12
+# A scenario of 500 models. An alias counts as often as it is used: a few lines can stand for billions.
+_MOST_VALUES = 20_000
 
 # What a number key counts in, by the ending of its name.
 _UNITS = {
@@ -107,12 +110,14 @@ def read_scenario_file(path: Path) -> ScenarioDraft:
 
 def _validate(draft: ScenarioDraft, raw: Mapping[str, Any]) -> None:
     bad: set[Key] = set()
+    told = {known.line() for known in draft.findings}
     try:
         draft.whole = Scenario.model_validate(raw)
     except ValidationError as error:
         for fault in error.errors(include_url=False):
             key, finding = _translate(draft, fault)
-            if finding.line() not in {known.line() for known in draft.findings}:
+            if finding.line() not in told:
+                told.add(finding.line())
                 draft.findings.append(finding)
             bad.add(key[:2] if key[:1] == ("models",) else key[:1])
     if draft.findings:
@@ -125,7 +130,7 @@ def _validate(draft: ScenarioDraft, raw: Mapping[str, Any]) -> None:
             if ("models", index) not in bad:
                 draft.models.append((index, ModelSection.model_validate(entry)))
     if ("price_as_of",) not in bad and "price_as_of" in raw:
-        draft.sections["price_as_of"] = TypeAdapter(date).validate_python(raw["price_as_of"])
+        draft.sections["price_as_of"] = plain_date(str(raw["price_as_of"]))
 
 
 def _section(name: str) -> type[BaseModel]:
@@ -186,10 +191,13 @@ def _explain(kind: str, name: str, value: object, context: Mapping[str, Any], ke
         whole = "whole " if kind.startswith("int") else ""
         return f"is not a {whole}number", f"give {number} without quotes or unit"
     if kind.startswith("date"):
-        return "is not a date", "write year-month-day, such as 2026-07-30"
+        return str(context["reason"]), "write year-month-day, such as 2026-07-30"
+    if kind == "string_pattern_mismatch" and name == "version":
+        return "is not a version", "write it as 0.25.0"
     plain = {
         "bool_type": ("is neither true nor false", "write true or false"),
-        "string_type": ("is not a text", "write a text"),
+        "string_type": ("is not a text", "write a text, in quotes where it looks like a number"),
+        "string_too_long": ("is too long", f"use at most {context.get('max_length')} characters"),
         "string_too_short": ("is empty", "write a name"),
         "string_pattern_mismatch": ("is not a plain id", "use lower-case letters, digits, dots and dashes"),
         "too_short": ("is an empty list", "name at least one"),
@@ -226,12 +234,18 @@ def _models_in(annotation: object) -> list[type[BaseModel]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that also keeps each key's line and the keys that are there twice (YAML would keep the last)."""
+    """Safe YAML that also keeps each key's line and the keys that are there twice (YAML would keep the last).
+
+    Numbers are decimal: 010, 0x10, 1_000 and 1:30, which YAML 1.1 takes for 8, 16, 1000 and 90, stay texts, and so do days.
+    Tags (``!!int``) are refused; nothing that can be said in a scenario needs one.
+    """
 
     def __init__(self, stream: str) -> None:
         super().__init__(stream)
         self.lines: dict[Key, int] = {}
         self.twice: list[tuple[str, int]] = []
+        self.depth = 0
+        self.values = 0
 
     def get_single_data(self) -> Any:
         """The document as plain values."""
@@ -241,9 +255,24 @@ class _Loader(yaml.SafeLoader):
         self._walk(node, ())
         return self.construct_document(node)
 
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        """As the base does, which calls itself for what is inside."""
+        event = self.peek_event()
+        if getattr(event, "tag", None) not in (None, "!"):
+            raise yaml.MarkedYAMLError(problem=f"a tag ({event.tag}) is not taken", problem_mark=event.start_mark)
+        self.depth += 1
+        if self.depth > _DEEPEST:
+            raise yaml.MarkedYAMLError(problem="nested too deeply", problem_mark=event.start_mark)
+        node: yaml.Node | None = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
     def _walk(self, node: yaml.Node, path: Key) -> None:
+        self.values += 1
         if len(path) > _DEEPEST:
             raise ValueError("an anchor refers to itself, or the file is nested too deeply")
+        if self.values > _MOST_VALUES:
+            raise ValueError(f"more than {_MOST_VALUES} values, an alias counted as often as it is used")
         if isinstance(node, yaml.MappingNode):
             seen: set[str] = set()
             for key_node, value_node in node.value:
@@ -257,3 +286,19 @@ class _Loader(yaml.SafeLoader):
             for index, item in enumerate(node.value):
                 self.lines[(*path, index)] = item.start_mark.line + 1
                 self._walk(item, (*path, index))
+
+
+_TAG = "tag:yaml.org,2002:"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, text) for tag, text in known if tag not in {_TAG + "int", _TAG + "float", _TAG + "timestamp"}]
+    for first, known in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(_TAG + "int", re.compile(r"[-+]?(0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    _TAG + "float",
+    re.compile(
+        r"[-+]?([0-9]+\.[0-9]*([eE][-+]?[0-9]+)?|\.[0-9]+([eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+|\.(inf|Inf|INF))$"
+        r"|\.(nan|NaN|NAN)$"
+    ),
+    list("-+.0123456789"),
+)
