@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from catalogs.errors import CoralError
-from flows.build_inputs import BuildInputs, known_profile, resolve_inputs
+from flows.build_inputs import BuildInputs, resolve_inputs
 from flows.settings import BuildResult, BuildSettings, Progress, SilentProgress, progress_stage
 
 if TYPE_CHECKING:
@@ -64,9 +64,11 @@ def registered_library(settings: BuildSettings, loaded: LoadedScenario | None = 
 def library_names(lake_root: Path, inputs: BuildInputs) -> LibraryNames | None:
     """The library that ``inputs`` give, or None when a profile it needs was never computed."""
     from tasks.templates.shards import SOLVER_VERSION
+    from warehouse.keys import known_profile
     from warehouse.publish import profile_set_id
 
-    profiles = [known_profile(lake_root, inputs.profile_key(item)) for item in inputs.workloads]
+    parts = [part for item in inputs.workloads for part in inputs.profile_inputs(item)]
+    profiles = [known_profile(lake_root, part.key) for part in parts]
     if None in profiles:
         return None
     profile_set = profile_set_id(profile for profile in profiles if profile is not None)

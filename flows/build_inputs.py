@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import functools
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from catalogs.engines import engine_version
@@ -22,7 +20,8 @@ from flows.runner import code_hash
 from flows.settings import BuildSettings
 from tasks.profiling.memory import ProfileSettings
 
-_KEY_FOLDER = "keys"
+# A node of n GPUs has about n legal layouts, at some 0.05 s each for the prefill of 64 layers and half for decode.
+_WORK_PER_GPU_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -36,6 +35,34 @@ class WorkloadInputs:
     def workload_id(self) -> str:
         """The workload's id."""
         return self.workload.workload_id
+
+
+@dataclass(frozen=True)
+class ProfileInputs:
+    """All that one profile file is computed from: a workload on the configurations of one GPU type.
+
+    A file per GPU type, because a new type must leave those of the others as they are. ``settings`` and ``measured`` hold
+    just what concerns the type.
+    """
+
+    workload: Workload
+    gpu: Gpu
+    node_configs: tuple[NodeConfig, ...]
+    efficiency: Efficiency | None
+    mode: str
+    max_stages: int
+    settings: ProfileSettings
+    measured: tuple[MeasuredRate, ...] = ()
+
+    @functools.cached_property
+    def key(self) -> str:
+        """Hash of all fields, and of our profiling code."""
+        return short_hash({**_plain(asdict(self)), "code": _profiling_code()})
+
+    @property
+    def work_s(self) -> float:
+        """About the seconds of one core that the file takes."""
+        return _WORK_PER_GPU_S * sum(config.gpu_count for config in self.node_configs)
 
 
 @dataclass(frozen=True)
@@ -53,21 +80,27 @@ class BuildInputs:
     solver: str
     library_key: str
 
-    def profile_key(self, item: WorkloadInputs) -> str:
-        """Hash of all that the profile table of ``item`` is computed from, our profiling code included."""
-        return short_hash(
-            {
-                "workload": _plain(asdict(item.workload)),
-                "node_configs": [_plain(asdict(config)) for config in self.node_configs],
-                "gpus": {name: _plain(asdict(gpu)) for name, gpu in self.gpus.items()},
-                "efficiencies": {name: _plain(asdict(factors)) for name, factors in self.efficiencies.items()},
-                "mode": self.mode,
-                "max_stages": self.n_max,
-                "settings": _plain(asdict(self.settings_of(item))),
-                "measured": [_plain(asdict(rate)) for rate in self.measured_of(item)],
-                "code": _profiling_code(),
-            }
-        )
+    def profile_inputs(self, item: WorkloadInputs) -> tuple[ProfileInputs, ...]:
+        """What the profile files of a workload are computed from, one per GPU type, by its id."""
+        settings, measured = self.settings_of(item), self.measured_of(item)
+        found = []
+        for gpu, facts in self.gpus.items():
+            configs = tuple(config for config in self.node_configs if config.gpu == gpu)
+            names = {config.node_config for config in configs}
+            own = tuple(factor for factor in settings.calibration if factor[0] == gpu)
+            found.append(
+                ProfileInputs(
+                    workload=item.workload,
+                    gpu=facts,
+                    node_configs=configs,
+                    efficiency=self.efficiencies.get(gpu),
+                    mode=self.mode,
+                    max_stages=self.n_max,
+                    settings=replace(settings, calibration=own),
+                    measured=tuple(rate for rate in measured if rate.node_config in names),
+                )
+            )
+        return tuple(found)
 
     def settings_of(self, item: WorkloadInputs) -> ProfileSettings:
         """Profiling settings of a workload: the engine's, with the de-ratings that benchmarks of its model gave."""
@@ -119,23 +152,6 @@ def library_key(loaded: LoadedScenario, mode: str | None = None) -> str:
     """Whose current library a build makes: the scenario's own, or that of the scenario in another mode."""
     scenario = loaded.scenario
     return scenario.id if mode in (None, scenario.library.mode) else f"{scenario.id}@{mode}"
-
-
-def known_profile(lake_root: Path, key: str) -> str | None:
-    """The id of the profile table once computed from the inputs with hash ``key``, or None."""
-    try:
-        return (lake_root / _KEY_FOLDER / key).read_text().strip() or None
-    except FileNotFoundError:
-        return None
-
-
-def remember_profile(lake_root: Path, key: str, profile_id: str) -> None:
-    """Record that the inputs with hash ``key`` give the profile table ``profile_id``; whole or not at all."""
-    folder = lake_root / _KEY_FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    temporary = folder / f"{key}.{os.getpid()}.tmp"
-    temporary.write_text(profile_id)
-    temporary.replace(folder / key)
 
 
 def _workloads(loaded: LoadedScenario) -> tuple[WorkloadInputs, ...]:

@@ -26,8 +26,13 @@ from warehouse.land import find_shard, read_profiles
 from warehouse.publish import log_build, profile_set_id, register_library
 from warehouse.records import BuildRecord, BuildStatus, LandedShard, LibraryRecord, ReferenceInputs, utc_now
 
-_SHARD_OVERHEAD_S = 0.1
+# Reading the profiles of a workload, and making curves of them.
+_CHUNK_OVERHEAD_S = 0.3
 _REMOTE_SLOTS = 16
+
+
+# Profile files by workload id and GPU type.
+Profiles = Mapping[str, Mapping[str, LandedShard]]
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,7 @@ class BuildRun:
     def run(self) -> BuildResult:
         """Build and register the library."""
         profiles = self.profile()
-        profile_set = profile_set_id(file.shard_id for file in profiles.values())
+        profile_set = profile_set_id(file.shard_id for files in profiles.values() for file in files.values())
         version = f"{self.inputs.solver}-{SOLVER_VERSION}"
         library_id = self.inputs.library_id(profile_set, version)
         with progress_stage(self.progress, "plan shards"):
@@ -89,29 +94,26 @@ class BuildRun:
             workloads=counts,
         )
 
-    def profile(self) -> dict[str, LandedShard]:
-        """Profile files by workload id."""
-        inputs = self.inputs
-        jobs = [
-            build_work.ProfileJob(
-                self.lake_root,
-                inputs.profile_key(item),
-                item.workload,
-                inputs.node_configs,
-                inputs.gpus,
-                inputs.efficiencies,
-                inputs.mode,
-                inputs.n_max,
-                inputs.settings_of(item),
-                inputs.measured_of(item),
-            )
-            for item in inputs.workloads
-        ]
-        labels = [item.workload.alias for item in inputs.workloads]
-        files: list[LandedShard] = self.stage("profile", jobs, labels)
-        return {file.workload_id: file for file in files}
+    def profile(self) -> Profiles:
+        """All profile files; those that the same inputs gave before are not computed again."""
+        parts = [part for item in self.inputs.workloads for part in self.inputs.profile_inputs(item)]
+        files = {part.key: build_work.landed_profile(self.lake_root, part) for part in parts}
+        todo = [part for part in parts if files[part.key] is None]
+        batches = batch_by_work(todo, [part.work_s for part in todo], slots=self.slots)
+        jobs = [build_work.ProfileJob(self.lake_root, batch) for batch in batches]
+        weights = [sum(part.work_s for part in batch) for batch in batches]
+        labels = [f"{number + 1} of {len(jobs)}: {len(job.parts)} files" for number, job in enumerate(jobs)]
+        done = self.stage("profile", jobs, labels, weights, note=f"{len(parts) - len(todo)} files were done before")
+        for job, made in zip(jobs, done, strict=True):
+            files |= {part.key: file for part, file in zip(job.parts, made, strict=True)}
+        found: dict[str, dict[str, LandedShard]] = {}
+        for part in parts:
+            file = files[part.key]
+            assert file is not None  # done before, or just now
+            found.setdefault(part.workload.workload_id, {})[part.gpu.gpu] = file
+        return found
 
-    def plan(self, profiles: dict[str, LandedShard]) -> list[ShardSpec]:
+    def plan(self, profiles: Profiles) -> list[ShardSpec]:
         """Shards of all workloads. Raises NothingFitsError naming every workload that nothing can serve."""
         shards: list[ShardSpec] = []
         refused: dict[str, NothingFitsError] = {}
@@ -124,12 +126,12 @@ class BuildRun:
             raise nothing_fits(self.inputs, [self.by_id[name] for name in refused], list(refused.values()))
         return shards
 
-    def plan_workload(self, item: WorkloadInputs, profile: LandedShard) -> tuple[ShardSpec, ...]:
+    def plan_workload(self, item: WorkloadInputs, profiles: Mapping[str, LandedShard]) -> tuple[ShardSpec, ...]:
         """Shards of one workload."""
         inputs, workload = self.inputs, item.workload
         shape = ModelShape(workload.model, workload.weight_dtype, workload.kv_dtype)
         return plan_shards(
-            *read_profiles(self.lake_root, profile),
+            *read_profiles(self.lake_root, list(profiles.values())),
             layers=workload.model.layers,
             weight_bytes=int(shape.weight_bytes),
             memory_gib={config.node_config: config.memory_gib for config in inputs.node_configs},
@@ -139,16 +141,18 @@ class BuildRun:
         )
 
     def solve(
-        self, shards: Sequence[ShardSpec], profiles: dict[str, LandedShard]
+        self, shards: Sequence[ShardSpec], profiles: Profiles
     ) -> tuple[list[LandedShard], dict[str, float], list[ShardSpec]]:
         """Files of all shards in the order of their ids, seconds per workload, and the shards that had no file yet."""
         found = {} if self.settings.force else {s.shard_id: find_shard(self.lake_root, s.shard_id) for s in shards}
         files = [file for file in found.values() if file is not None]
         todo = [spec for spec in shards if found.get(spec.shard_id) is None]
-        work = [spec.work_s + _SHARD_OVERHEAD_S for spec in todo]
-        batches = batch_by_work(todo, work, slots=self.slots)
-        jobs = [self.solve_job(batch, profiles) for batch in batches]
-        weights = [sum(spec.work_s + _SHARD_OVERHEAD_S for spec in batch) for batch in batches]
+        # Whole chunks, so that few tasks read the profiles of one workload.
+        parts = [tuple(chunk) for _, chunk in build_work.chunks(todo)]
+        work = [_CHUNK_OVERHEAD_S + sum(spec.work_s for spec in part) for part in parts]
+        batches = batch_by_work(list(zip(parts, work, strict=True)), work, slots=self.slots)
+        jobs = [self.solve_job(tuple(spec for part, _ in batch for spec in part), profiles) for batch in batches]
+        weights = [sum(seconds for _, seconds in batch) for batch in batches]
         labels = [f"{number + 1} of {len(jobs)}: {len(job.shards)} shards" for number, job in enumerate(jobs)]
         seconds = dict.fromkeys(self.by_id, 0.0)
         for done in self.stage("solve", jobs, labels, weights, note=f"{len(files)} shards were done before"):
@@ -157,7 +161,7 @@ class BuildRun:
                 seconds[name] += spent
         return sorted(files, key=lambda file: file.shard_id), seconds, todo
 
-    def solve_job(self, batch: tuple[ShardSpec, ...], profiles: dict[str, LandedShard]) -> build_work.SolveJob:
+    def solve_job(self, batch: tuple[ShardSpec, ...], profiles: Profiles) -> build_work.SolveJob:
         """The job of one batch, with just the profiles it needs."""
         needed = {spec.workload_id: profiles[spec.workload_id] for spec in batch}
         return build_work.SolveJob(self.lake_root, batch, needed, self.settings.force)
@@ -183,7 +187,7 @@ class BuildRun:
         library_id: str,
         shards: Sequence[ShardSpec],
         files: Sequence[LandedShard],
-        profiles: dict[str, LandedShard],
+        profiles: Profiles,
     ) -> SampleResult:
         """Solve some combinations again by the ILP. A disagreement is recorded as a failed build and raised."""
         workloads = tuple(
@@ -191,7 +195,7 @@ class BuildRun:
                 item.workload.alias,
                 tuple(spec for spec in shards if spec.workload_id == name),
                 tuple(file for file in files if file.workload_id == name),
-                profiles[name],
+                tuple(profiles[name].values()),
             )
             for name, item in self.by_id.items()
         )
@@ -259,7 +263,7 @@ class BuildRun:
         version: str,
         record: BuildRecord,
         files: Sequence[LandedShard],
-        profiles: dict[str, LandedShard],
+        profiles: Profiles,
         frontiers: dict[str, build_work.FrontierFile],
     ) -> str:
         """Register all files in one transaction; the library's content hash."""
@@ -286,7 +290,7 @@ class BuildRun:
                 lake,
                 library,
                 list(files),
-                list(profiles.values()),
+                [file for files_of in profiles.values() for file in files_of.values()],
                 [file for frontier in frontiers.values() for file in frontier.files],
                 record,
                 reference,

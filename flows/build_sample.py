@@ -25,12 +25,12 @@ REL_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class SampledWorkload:
-    """All shards of a workload with their files, and its profiles."""
+    """All shards of a workload with their files, and its profile files."""
 
     alias: str
     shards: tuple[ShardSpec, ...]
     files: tuple[LandedShard, ...]
-    profile: LandedShard
+    profiles: tuple[LandedShard, ...]
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def check_sample(job: SampleJob) -> SampleResult:
         check = sample_check(
             workload.shards,
             read_landed(job.lake_root, workload.files, ["combination_id", "throughput_mtok_per_s", "launch_class"]),
-            *read_profiles(job.lake_root, workload.profile),
+            *read_profiles(job.lake_root, workload.profiles),
             size=size,
             seed=int(job.library_id[:8], 16),
             limits=SolveLimits(time_s=_ILP_TIME_S),

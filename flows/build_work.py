@@ -18,21 +18,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from catalogs.ids import short_hash
-from catalogs.types import Efficiency, Gpu, NodeConfig, Workload
-from flows.build_inputs import known_profile, remember_profile
+from warehouse.keys import known_profile, remember_profile
 from warehouse.land import content_hash, find_shard, read_landed, read_profiles, with_launch_rows, write_shard
 from warehouse.records import LandedShard, ShardKind
 
 if TYPE_CHECKING:
-    from catalogs.measured import MeasuredRate
-    from tasks.profiling.memory import ProfileSettings
+    from flows.build_inputs import ProfileInputs
     from tasks.templates.shards import ShardSpec
 
 FRONTIER_FILTER = "all"
 MEASURED_FILTER = "measured"
 LAUNCHABLE_FILTER = "launchable"
 FRONTIER_VERSION = "1"
-# Shards of one workload are solved together until they are worth this much: reading its profiles costs about 0.1 s.
+# Shards of one workload are solved together until they are worth this much: reading its profiles costs about 0.3 s.
 _CHUNK_S = 2.0
 
 STOP = threading.Event()
@@ -45,27 +43,19 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class ProfileJob:
-    """Profile one workload. ``key`` is the hash of all that follows; ``measured`` are rates in place of modelled ones."""
+    """Compute the profile files of ``parts`` (of any workloads)."""
 
     lake_root: Path
-    key: str
-    workload: Workload
-    node_configs: tuple[NodeConfig, ...]
-    gpus: Mapping[str, Gpu]
-    efficiencies: Mapping[str, Efficiency]
-    mode: str
-    max_stages: int
-    settings: ProfileSettings | None = None
-    measured: tuple[MeasuredRate, ...] = ()
+    parts: tuple[ProfileInputs, ...]
 
 
 @dataclass(frozen=True)
 class SolveJob:
-    """Solve ``shards`` (of any workloads); ``profiles`` holds the profile file of each workload."""
+    """Solve ``shards`` (of any workloads); ``profiles`` holds the profile files of each workload by GPU type."""
 
     lake_root: Path
     shards: tuple[ShardSpec, ...]
-    profiles: Mapping[str, LandedShard]
+    profiles: Mapping[str, Mapping[str, LandedShard]]
     force: bool = False
 
 
@@ -103,10 +93,20 @@ class FrontierFile:
         return self.file, self.measured, self.launchable
 
 
-def profile(job: ProfileJob) -> LandedShard:
-    """The profile file of a workload: the one its inputs gave before, else computed now. Its id is a hash of its rows."""
-    known = known_profile(job.lake_root, job.key)
-    found = find_shard(job.lake_root, known, kind=ShardKind.PROFILES) if known else None
+def profile(job: ProfileJob) -> tuple[LandedShard, ...]:
+    """The profile files of the job's parts, in their order."""
+    return tuple(_profile_file(job.lake_root, part) for part in job.parts)
+
+
+def landed_profile(lake_root: Path, part: ProfileInputs) -> LandedShard | None:
+    """The profile file that the same inputs gave before, or None."""
+    known = known_profile(lake_root, part.key)
+    return find_shard(lake_root, known, kind=ShardKind.PROFILES) if known else None
+
+
+def _profile_file(lake_root: Path, part: ProfileInputs) -> LandedShard:
+    """The profile file of ``part``, computed unless it is there. Its id is a hash of its rows."""
+    found = landed_profile(lake_root, part)
     if found is not None:
         return found
     stop_if_asked()
@@ -114,14 +114,15 @@ def profile(job: ProfileJob) -> LandedShard:
     from tasks.profiling.measured import with_measured
     from tasks.profiling.profile import profile_workload
 
-    world = (job.node_configs, job.gpus, job.efficiencies, job.settings, job.mode, job.max_stages)
-    best = profile_workload(job.workload, *world)
-    best = with_measured(best, job.measured, job.workload, job.settings, job.mode, job.max_stages)
-    table = with_launch_rows(best, launch_profile(best, job.workload, *world))
+    gpu, factors = part.gpu.gpu, {} if part.efficiency is None else {part.gpu.gpu: part.efficiency}
+    world = (part.node_configs, {gpu: part.gpu}, factors, part.settings, part.mode, part.max_stages)
+    best = profile_workload(part.workload, *world)
+    best = with_measured(best, part.measured, part.workload, part.settings, part.mode, part.max_stages)
+    table = with_launch_rows(best, launch_profile(best, part.workload, *world))
     file = write_shard(
-        job.lake_root, table, content_hash(table), kind=ShardKind.PROFILES, workload_id=job.workload.workload_id
+        lake_root, table, content_hash(table), kind=ShardKind.PROFILES, workload_id=part.workload.workload_id
     )
-    remember_profile(job.lake_root, job.key, file.shard_id)
+    remember_profile(lake_root, part.key, file.shard_id)
     return file
 
 
@@ -131,7 +132,7 @@ def solve(job: SolveJob) -> SolvedShards:
 
     files: list[LandedShard] = []
     seconds: dict[str, float] = {}
-    for workload_id, chunk in _chunks(job.shards):
+    for workload_id, chunk in chunks(job.shards):
         missing = []
         for spec in chunk:
             found = None if job.force else find_shard(job.lake_root, spec.shard_id)
@@ -143,7 +144,9 @@ def solve(job: SolveJob) -> SolvedShards:
             continue
         stop_if_asked()
         started = time.perf_counter()
-        tables = solve_shards(missing, *read_profiles(job.lake_root, job.profiles[workload_id]))
+        needed = sorted({gpu for spec in missing for gpu in spec.gpus})
+        profiles = [job.profiles[workload_id][gpu] for gpu in needed]
+        tables = solve_shards(missing, *read_profiles(job.lake_root, profiles))
         seconds[workload_id] = seconds.get(workload_id, 0.0) + time.perf_counter() - started
         for spec, table in zip(missing, tables, strict=True):
             files.append(write_shard(job.lake_root, table, spec.shard_id, workload_id=workload_id))
@@ -248,17 +251,17 @@ def _best_template(
     return text
 
 
-def _chunks(shards: Sequence[ShardSpec]) -> list[tuple[str, list[ShardSpec]]]:
+def chunks(shards: Sequence[ShardSpec]) -> list[tuple[str, list[ShardSpec]]]:
     """Shards by workload, in order, in chunks of about ``_CHUNK_S`` of work: what is lost when a task is killed."""
-    chunks: list[tuple[str, list[ShardSpec]]] = []
+    found: list[tuple[str, list[ShardSpec]]] = []
     work_s = 0.0
     for spec in sorted(shards, key=lambda spec: spec.workload_id):
-        if not chunks or chunks[-1][0] != spec.workload_id or work_s + spec.work_s > _CHUNK_S:
-            chunks.append((spec.workload_id, []))
+        if not found or found[-1][0] != spec.workload_id or work_s + spec.work_s > _CHUNK_S:
+            found.append((spec.workload_id, []))
             work_s = 0.0
-        chunks[-1][1].append(spec)
+        found[-1][1].append(spec)
         work_s += spec.work_s
-    return chunks
+    return found
 
 
 def stop_if_asked() -> None:

@@ -17,11 +17,11 @@ import duckdb
 
 from warehouse.catalog_faults import lake_errors
 from warehouse.connect import Lake, transaction
+from warehouse.keys import KEY_FOLDER
 from warehouse.land import DAMAGED_FOLDER, remove_temporaries, shard_folder
 from warehouse.lock import write_lock
 from warehouse.records import ShardKind, utc_now
 
-_KEYS = "keys"
 _CATALOG_FILES = "__ducklake_metadata_lake.ducklake_data_file"
 _TO_DELETE = "__ducklake_metadata_lake.ducklake_files_scheduled_for_deletion"
 
@@ -127,7 +127,7 @@ def _loose_files(lake: Lake, kept: Sequence[str], cutoff: datetime) -> Iterator[
         yield from (str(p.relative_to(lake.root)) for p in (folder / DAMAGED_FOLDER).glob("*") if is_old(p))
         if kind is ShardKind.PROFILES:
             profiles = {name.rsplit("-", 1)[0] for name in needed if (folder / name).is_file()}
-    for path in (lake.root / _KEYS).glob("*"):
+    for path in (lake.root / KEY_FOLDER).glob("*"):
         if is_old(path) and path.read_text().strip() not in profiles:
             yield str(path.relative_to(lake.root))
     for path in (lake.root / "prefect").glob("*/*.log"):

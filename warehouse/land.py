@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from catalogs.errors import LakeError
 from warehouse.faults import disk_errors
+from warehouse.keys import KEY_FOLDER, temporary_file
 from warehouse.records import LandedShard, ShardKind
 from warehouse.schema import SHARD_SCHEMA
 from warehouse.tables import FILE_SCHEMAS
@@ -72,7 +73,7 @@ def write_shard(
     base = Path(root).expanduser().resolve()
     with disk_errors(base):
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = folder / f"{shard_id}@{socket.gethostname()}@{os.getpid()}@{time.monotonic_ns()}.tmp"
+        temporary = temporary_file(folder, shard_id)
         try:
             _write_parquet(conformed, metadata, temporary)
             sha256 = file_sha256(temporary)
@@ -116,7 +117,7 @@ def read_landed(
 
 
 def with_launch_rows(best: pa.Table, launch: pa.Table) -> pa.Table:
-    """The two profile tables of a workload (PROFILE_SCHEMA) as one, to be landed: best layouts, launchable ones beside them."""
+    """Two profile tables of a workload (PROFILE_SCHEMA) as one, to be landed: best layouts, launchable ones beside them."""
     field = FILE_SCHEMAS[ShardKind.PROFILES].field("launch_tp")
     none = pa.repeat(pa.scalar(0, field.type), best.num_rows)
     return pa.concat_tables(
@@ -124,9 +125,10 @@ def with_launch_rows(best: pa.Table, launch: pa.Table) -> pa.Table:
     )
 
 
-def read_profiles(root: str | os.PathLike[str], file: LandedShard) -> tuple[pa.Table, pa.Table]:
-    """A landed profile file as the two tables of :func:`with_launch_rows`. Raises LakeError when it is gone."""
-    rows = read_landed(root, [file])
+def read_profiles(root: str | os.PathLike[str], files: Sequence[LandedShard]) -> tuple[pa.Table, pa.Table]:
+    """Landed profile files of one workload as the two tables of :func:`with_launch_rows`. Raises LakeError when one is
+    gone."""
+    rows = read_landed(root, files)
     is_best = pc.equal(rows["launch_tp"], 0)
     rows = rows.drop_columns("launch_tp")
     return rows.filter(is_best), rows.filter(pc.invert(is_best))
@@ -140,7 +142,8 @@ def remove_temporaries(root: str | os.PathLike[str], *, max_age_s: float = 86_40
     """
     removed = []
     oldest_kept = time.time() - max_age_s
-    for path in sorted((Path(root).expanduser().resolve() / SHARD_SCHEMA).glob("*/*.tmp")):
+    base = Path(root).expanduser().resolve()
+    for path in sorted([*base.glob(f"{SHARD_SCHEMA}/*/*.tmp"), *base.glob(f"{KEY_FOLDER}/*.tmp")]):
         if _writer_has_ended(path.name) or path.stat().st_mtime < oldest_kept:
             path.unlink(missing_ok=True)
             removed.append(path.name)
@@ -201,7 +204,9 @@ def _digest_column(digest: hashlib._Hash, values: pa.Array) -> None:
     if pa.types.is_string(values.type):
         filled = pc.fill_null(values, "")
         digest.update(pc.binary_length(filled).to_numpy(zero_copy_only=False).tobytes())
-        digest.update("".join(filled.to_pylist()).encode())
+        # One list of all strings, joined: their bytes in a row, without a Python string for each.
+        whole = pa.ListArray.from_arrays(pa.array([0, len(filled)], pa.int32()), filled)
+        digest.update(pc.binary_join(whole, "")[0].as_buffer())
     else:
         digest.update(pc.fill_null(values, pa.scalar(0, values.type)).to_numpy(zero_copy_only=False).tobytes())
 

@@ -47,7 +47,7 @@ def library_hash(shards: Iterable[LandedShard]) -> str:
 
 
 def profile_set_id(profile_ids: Iterable[str]) -> str:
-    """Hash of the profile tables that belong together, order-free."""
+    """Hash of the profile files that belong together, order-free."""
     return short_hash(sorted(profile_ids))
 
 

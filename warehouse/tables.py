@@ -48,7 +48,7 @@ _TEMPLATE_COLUMNS = {
     "stages": ("stages in order, each with its layers (inclusive), position and member nodes", ""),
 }
 _PROFILE_COLUMNS = {
-    "profile_id": ("hash of this workload's profile rows", ""),
+    "profile_id": ("hash of the file's profile rows: of one workload and GPU type", ""),
     "node_config": ("node configuration", ""),
     "workload_id": ("workload", ""),
     "layers": ("layers the node holds", "layers"),
@@ -128,10 +128,10 @@ LIBRARY_TABLES = (
     ),
     Table(
         "profile_sets",
-        "Profile tables that belong together; profile_set_id is a hash of the profile ids",
+        "Profile files that belong together; profile_set_id is a hash of the profile ids",
         (
             key("profile_set_id", "VARCHAR", "profile set"),
-            key("profile_id", "VARCHAR", "profile table of one workload"),
+            key("profile_id", "VARCHAR", "profile file: of one workload and GPU type"),
             Column("workload_id", "VARCHAR", "workload"),
             Column("path", "VARCHAR", "file, relative to the lake's root"),
             Column("sha256", "VARCHAR", "hash of the file"),

@@ -59,10 +59,12 @@ def templates_with(settings: BuildSettings, library_id: str, condition: str) -> 
 
 
 def test_a_backfill_solves_only_what_has_the_new_gpu(settings: BuildSettings, base: tuple[Path, BuildResult]) -> None:
-    old = base[1]
-    extra = replace(settings, library_key="with-a100")
+    old, profiles = base[1], settings.lake_root / "shards/profile_rows"
+    extra, known = replace(settings, library_key="with-a100"), len(list(profiles.iterdir()))
+    assert known == 4 * 3, "four workloads on three GPU types"
     result, added = new_shards(settings, lambda: backfill_library(extra, ["A100-40GB-SXM"]))
     assert result.is_new
+    assert len(list(profiles.iterdir())) == known + 4, "each workload is profiled on the new GPU alone"
     assert result.shards_skipped == old.shards
     assert result.shards - old.shards == len(added) > 0
     assert result.combinations_solved == result.combinations - old.combinations > 0
@@ -118,14 +120,16 @@ def test_a_new_model_solves_its_workloads_only(settings: BuildSettings) -> None:
 
 
 def test_damaged_files_are_computed_anew(settings: BuildSettings, base: tuple[Path, BuildResult]) -> None:
-    """One template file is cut short, one has a flipped byte, a frontier is gone: a build makes the same bytes again."""
+    """One template file is cut short, one has a flipped byte, a profile and a frontier are gone: a build makes the same
+    bytes again."""
     before = contents(settings.lake_root)
     cut, flipped = sorted((settings.lake_root / "shards/solved_templates").glob("*.parquet"))[:2]
     cut.write_bytes(cut.read_bytes()[:-40])
     data = bytearray(flipped.read_bytes())
     data[len(data) // 2] ^= 1
     flipped.write_bytes(data)
-    next((settings.lake_root / "shards/frontier_rows").glob("*.parquet")).unlink()
+    for folder in ("profile_rows", "frontier_rows"):
+        next((settings.lake_root / "shards" / folder).glob("*.parquet")).unlink()
     result = build_library(settings)
     assert (result.library_id, result.library_hash) == (base[1].library_id, base[1].library_hash)
     assert result.shards - result.shards_skipped == 2

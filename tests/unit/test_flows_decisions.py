@@ -11,15 +11,17 @@ import pytest
 from flows_cases import write_scenario
 
 from catalogs.errors import CoralError, LakeError, NothingFitsError
+from catalogs.measured import Calibration, MeasuredRate
 from catalogs.scenario import load_scenario
 from flows import build
 from flows.build_explain import nothing_fits
-from flows.build_inputs import BuildInputs, known_profile, library_key, remember_profile, resolve_inputs
-from flows.build_work import _best_template, _chunks, node_counts
+from flows.build_inputs import BuildInputs, library_key, resolve_inputs
+from flows.build_work import _best_template, chunks, node_counts
 from flows.settings import BuildSettings
 from tasks.templates.schema import NODE_TYPE
 from tasks.templates.shards import ShardSpec
 from warehouse.connect import Lake
+from warehouse.keys import known_profile, remember_profile
 
 
 @pytest.fixture
@@ -65,22 +67,48 @@ def test_the_library_id_carries_all_that_decides_its_content(inputs: BuildInputs
     assert inputs.library_id("p", "exact-1") in names
 
 
+def keys(inputs: BuildInputs, number: int = 0) -> list[str]:
+    """The keys of a workload's profile files, by GPU type."""
+    return [part.key for part in inputs.profile_inputs(inputs.workloads[number])]
+
+
 def test_a_profile_key_carries_all_that_decides_the_profile(inputs: BuildInputs) -> None:
-    item, other = inputs.workloads[:2]
     gpu = next(iter(inputs.gpus))
     smaller = {**inputs.gpus, gpu: replace(inputs.gpus[gpu], memory_gib=1.0)}
     factors = {**inputs.efficiencies, gpu: replace(inputs.efficiencies[gpu], mfu_gemm=0.1)}
-    keys = {
-        inputs.profile_key(item),
-        inputs.profile_key(other),
-        replace(inputs, gpus=smaller).profile_key(item),
-        replace(inputs, efficiencies=factors).profile_key(item),
-        replace(inputs, node_configs=inputs.node_configs[:-1]).profile_key(item),
-        replace(inputs, mode="paper").profile_key(item),
-        replace(inputs, n_max=2).profile_key(item),
+    fewer = tuple(config for config in inputs.node_configs if config.gpu != gpu or config.gpu_count > 1)
+    assert len(fewer) < len(inputs.node_configs)
+    first = {
+        keys(inputs)[0],
+        keys(inputs, 1)[0],
+        keys(replace(inputs, gpus=smaller))[0],
+        keys(replace(inputs, efficiencies=factors))[0],
+        keys(replace(inputs, node_configs=fewer))[0],
+        keys(replace(inputs, mode="paper"))[0],
+        keys(replace(inputs, n_max=2))[0],
     }
-    assert len(keys) == 7
-    assert replace(inputs, rho=3.0).profile_key(item) in keys, "rho does not change profiles"
+    assert len(first) == 7
+    assert keys(replace(inputs, rho=3.0)) == keys(inputs), "rho does not change profiles"
+
+
+def test_what_concerns_one_gpu_changes_its_profile_alone(inputs: BuildInputs) -> None:
+    assert len(inputs.gpus) == 3
+    plain, gpu = keys(inputs), next(iter(inputs.gpus))
+    smaller = {**inputs.gpus, gpu: replace(inputs.gpus[gpu], memory_gib=1.0)}
+    rest = {name: facts for name, facts in inputs.gpus.items() if name != gpu}
+    item = inputs.workloads[0]
+    calibration = Calibration(gpu, item.workload.model.model, item.workload.phase, 0.5, 1)
+    where = (f"{gpu}x1", item.workload.model.model, item.workload.phase, 4, "only", 1, None)
+    measured = MeasuredRate(*where, 100.0, (1, 1, 1), None, None, 0.1, "rates.csv", 1)
+    changed = {
+        "facts": replace(inputs, gpus=smaller),
+        "calibration": replace(inputs, loaded=replace(inputs.loaded, calibrations=(calibration,))),
+        "measured": replace(inputs, loaded=replace(inputs.loaded, measured=(measured,))),
+    }
+    for what, now in changed.items():
+        assert keys(now)[0] != plain[0], what
+        assert keys(now)[1:] == plain[1:], what
+    assert keys(replace(inputs, gpus=rest)) == plain[1:]
 
 
 def test_another_mode_is_another_current_library(settings: BuildSettings) -> None:
@@ -97,9 +125,11 @@ def test_a_profile_is_known_once_it_was_remembered(tmp_path: Path) -> None:
 
 
 def test_names_are_known_only_when_every_profile_is(settings: BuildSettings, inputs: BuildInputs) -> None:
-    for number, item in enumerate(inputs.workloads):
+    parts = [part for item in inputs.workloads for part in inputs.profile_inputs(item)]
+    assert len(parts) == 3 * len(inputs.workloads)
+    for number, part in enumerate(parts):
         assert build.library_names(settings.lake_root, inputs) is None
-        remember_profile(settings.lake_root, inputs.profile_key(item), f"{number:016x}")
+        remember_profile(settings.lake_root, part.key, f"{number:016x}")
     assert build.library_names(settings.lake_root, inputs) is not None
 
 
@@ -113,7 +143,8 @@ def test_a_library_that_is_not_registered_must_be_built(
         build.registered_library(settings)
     Lake.open(settings.lake_root).close()
     for item in inputs.workloads:
-        remember_profile(settings.lake_root, inputs.profile_key(item), "0" * 16)
+        for part in inputs.profile_inputs(item):
+            remember_profile(settings.lake_root, part.key, "0" * 16)
     build.build_library(settings)
     assert started == [settings, settings]
     with pytest.raises(CoralError, match="is not built for its present inputs") as caught:
@@ -181,5 +212,5 @@ def test_chunks_are_of_one_workload_and_of_limited_work() -> None:
         spec("d", "w1", 0.4),
         spec("e", "w2", 9.0),
     ]
-    named = [(name, [shard.shard_id for shard in chunk]) for name, chunk in _chunks(shards)]
+    named = [(name, [shard.shard_id for shard in chunk]) for name, chunk in chunks(shards)]
     assert named == [("w1", ["a", "c"]), ("w1", ["d"]), ("w2", ["b"]), ("w2", ["e"])]

@@ -169,7 +169,7 @@ def test_launchable_layouts_lie_beside_the_best_ones(tmp_path: Path) -> None:
     both = with_launch_rows(best, launch)
     landed = write_shard(tmp_path, both, content_hash(both), kind=ShardKind.PROFILES)
     assert landed.rows == 3
-    assert read_profiles(tmp_path, landed) == (best, launch)
+    assert read_profiles(tmp_path, [landed]) == (best, launch)
 
 
 def test_workers_need_no_duckdb(tmp_path: Path) -> None:
