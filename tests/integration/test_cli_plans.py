@@ -73,7 +73,7 @@ def test_show_is_deterministic_plain_and_fits_100_columns(folder: Path) -> None:
 
 
 def test_the_plan_keeps_to_the_published_schema(folder: Path) -> None:
-    schema = json.loads(coral("plans", "schema").stdout)
+    schema = json.loads(coral("plans", "schema", cwd=folder).stdout)
     document = json.loads(coral("plans", "show", "--scenario", "example", "--json", cwd=folder).stdout)
     jsonschema.Draft202012Validator.check_schema(schema)
     jsonschema.validate(document, schema)
