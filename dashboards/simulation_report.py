@@ -52,8 +52,20 @@ def _head(document: Row) -> str:
     return (
         f"<h1>Simulation of {escape(document['scenario_id'])}, plan {document['plan_version']}</h1>"
         f'<p class="quiet">{document["cost_usd_per_h"]:,.2f} USD/h at prices of {escape(document["price_as_of"])}; '
-        f"{runs}</p>"
+        f"{runs}</p>{_change(document)}"
         f'<div class="card verdict{" missed" if missed else ""}">{verdict}</div>'
+    )
+
+
+def _change(document: Row) -> str:
+    change = document["change"]
+    if change is None:
+        return ""
+    start, startup = change["switch_minute"], change["startup_minutes"]
+    return (
+        f'<p class="quiet">Starts on plan {change["from_plan_version"]} ({change["from_cost_usd_per_h"]:,.2f} USD/h); plan '
+        f"{document['plan_version']} is asked for at minute {start:g}, its new instances are up {startup:g} minutes later."
+        "</p>"
     )
 
 
@@ -108,6 +120,9 @@ def _model(document: Row, stream: Row, model: Row, name: str, specs: dict[str, R
     )
     charts = "".join(f'<div class="chart" id="{id_}"></div>' for id_ in specs if id_.startswith(name))
     both = "no requests" if model["attained"] is None else f"{floor_percent(model['attained'])} within both SLOs"
+    for row in stream.get("change", ()):
+        if row["alias"] == model["alias"] and row["attained"] is not None:
+            both += f"; {floor_percent(row['attained'])} of {row['requests']:,} during the change"
     lost = "".join(f"; {count:,} {reason.replace('_', ' ')}" for reason, count in model["lost"].items())
     return (
         f'<div class="card"><h3>{escape(model["alias"])}</h3><p class="quiet">{model["requests"]:,} requests, {both}'

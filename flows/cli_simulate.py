@@ -32,6 +32,7 @@ def register(app: typer.Typer) -> None:
             "coral simulate",
             "coral simulate --plan 3 --trace azure-conv --rate 10 --minutes 30 --report plan3.html",
             "coral simulate -s my/scenario.yaml --trace my.csv --trace phi-4=other.csv --seeds 10 --json",
+            "coral simulate --plan 4 --from-plan 3 --switch-at 10 --minutes 30",
             "coral simulate --validate",
         ),
     )(simulate)
@@ -60,6 +61,18 @@ def simulate(
         bool, typer.Option("--poisson", help="Poisson arrivals; of a trace only the lengths are used.")
     ] = False,
     minutes: Annotated[float, typer.Option("--minutes", help="Minutes to simulate.")] = 30.0,
+    from_plan: Annotated[
+        int | None,
+        typer.Option("--from-plan", metavar="VERSION", help="Start on this plan and change to --plan on the way."),
+    ] = None,
+    switch_at: Annotated[
+        float | None,
+        typer.Option("--switch-at", metavar="MINUTES", help="When that change begins. [default: a third of --minutes]"),
+    ] = None,
+    startup: Annotated[
+        float | None,
+        typer.Option("--startup", metavar="MINUTES", help="Until new instances are up. [default: as in the scenario]"),
+    ] = None,
     seeds: Annotated[int, typer.Option("--seeds", min=1, max=1000, help="Runs with different seeds.")] = 1,
     without_transfer: Annotated[
         bool, typer.Option("--ttft-before-transfer", help="End TTFT with prefill: leave out the KV's way to decode.")
@@ -97,6 +110,9 @@ def simulate(
         seeds,
         not without_transfer,
         dask_address,
+        from_plan,
+        switch_at,
+        startup,
         **({} if workers is None else {"threads": workers}),
     )
     if report is not None:

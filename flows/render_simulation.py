@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.render import WIDTH, Line, number, table
@@ -31,9 +31,34 @@ def simulation_lines(document: Row) -> list[Line]:
         Line(f"  latency: of prefill TTFT, {_ttft_text(document)}; of decode TPOT from there on"),
         Line("  load: tokens asked for per rate stored for the templates; busy: share of time that passes run"),
     ]
+    if document["change"] is not None:
+        lines.insert(1, Line(f"  {change_text(document)}"))
     for stream in document["streams"]:
-        lines += [Line(""), Line(stream["text"], "bold"), *_workloads(stream), Line(""), *_models(stream)]
+        lines += [Line(""), Line(stream["text"], "bold"), *_workloads(stream), Line(""), *_models(stream["models"])]
+        if document["change"] is not None:
+            lines += [
+                Line(""),
+                Line(f"during the change ({window_text(document)})", "bold"),
+                *_models(stream["change"]),
+            ]
     return [*lines, Line(""), *_verdict(document)]
+
+
+def change_text(document: Row) -> str:
+    """The change of plans in words."""
+    change = document["change"]
+    return (
+        f"starts on plan {change['from_plan_version']} ({change['from_cost_usd_per_h']:,.2f} USD/h); plan "
+        f"{document['plan_version']} is asked for at minute {number(change['switch_minute'])}, its new instances are up "
+        f"{number(change['startup_minutes'])} minutes later"
+    )
+
+
+def window_text(document: Row) -> str:
+    """The time that counts as the change, in minutes."""
+    change = document["change"]
+    end = change["switch_minute"] + change["startup_minutes"] + change["settle_minutes"]
+    return f"minutes {number(change['switch_minute'])} to {number(min(end, document['minutes']))}"
 
 
 def _ttft_text(document: Row) -> str:
@@ -67,7 +92,7 @@ def _workloads(stream: Row) -> list[Line]:
     return [Line(texts[0])] + [Line(text, _MISSED if bad else "") for text, bad in zip(texts[1:], missed, strict=True)]
 
 
-def _models(stream: Row) -> list[Line]:
+def _models(models: Sequence[Row]) -> list[Line]:
     header = ("model", "requests", "offered req/s", "goodput req/s", "within both", "worst seed", "KV transfer p99 ms")
     rows = [
         (
@@ -79,10 +104,10 @@ def _models(stream: Row) -> list[Line]:
             share(row["attained_worst"]),
             _ms(row["kv_transfer_ms"]["p99"]),
         )
-        for row in stream["models"]
+        for row in models
     ]
     lines = [Line(text) for text in table(header, rows, right=range(1, len(header)))]
-    for row in stream["models"]:
+    for row in models:
         for reason, count in row["lost"].items():
             lines.append(Line(f"  {row['alias']}: {count:,} requests {_LOST.get(reason, reason)}", _MISSED))
     return lines

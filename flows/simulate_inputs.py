@@ -20,13 +20,17 @@ if TYPE_CHECKING:
     from tasks.simulation.build import Hardware
 
 WARM_UP_S = 60.0
+# After a change of plans new instances fill and stopped ones drain: attainment "during the change" counts this much more.
+SETTLE_S = 120.0
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateSettings:
     """One call of ``coral simulate``. ``traces``: FILE or NAME (a stream for all models), or MODEL=FILE (one model's part
     of every stream). ``rates``: R or MODEL=R in requests/s, instead of the planned ones. ``is_poisson``: Poisson arrivals
-    with the traces' lengths. ``counts_transfer``: TTFT includes the KV's way to the decode instance, as a client sees it."""
+    with the traces' lengths. ``counts_transfer``: TTFT includes the KV's way to the decode instance, as a client sees it.
+    ``from_plan_version``: that plan runs first, and ``plan_version`` is asked for ``switch_minutes`` into the counted time
+    (None = a third of it); new instances are up ``startup_minutes`` later (None = the scenario's ``init_minutes``)."""
 
     scenario: str | Path
     lake_root: Path
@@ -38,7 +42,34 @@ class SimulateSettings:
     seeds: int = 1
     counts_transfer: bool = True
     dask_address: str | None = None
+    from_plan_version: int | None = None
+    switch_minutes: float | None = None
+    startup_minutes: float | None = None
     threads: int = field(default_factory=lambda: max(1, min(os.cpu_count() or 1, 8)))
+
+
+@dataclass(frozen=True, slots=True)
+class PlanChange:
+    """``before`` runs until the plan simulated is asked for at ``switch_s`` (warm-up included) and up ``startup_s`` later."""
+
+    before: Plan
+    switch_s: float
+    startup_s: float
+
+    @property
+    def window_s(self) -> tuple[float, float]:
+        """From the switch until stopped instances have drained, by and large: what the change touches."""
+        return self.switch_s, self.switch_s + self.startup_s + SETTLE_S
+
+    def figures(self) -> dict[str, Any]:
+        """For the document: JSON types, minutes of the counted time."""
+        return {
+            "from_plan_version": self.before.plan_version,
+            "from_cost_usd_per_h": self.before.cost_usd_per_h,
+            "switch_minute": round((self.switch_s - WARM_UP_S) / 60, 6),
+            "startup_minutes": round(self.startup_s / 60, 6),
+            "settle_minutes": SETTLE_S / 60,
+        }
 
 
 @dataclass(frozen=True)
@@ -52,6 +83,7 @@ class SimulateInputs:
     duration_s: float
     counts_transfer: bool
     notes: tuple[str, ...]
+    change: PlanChange | None = None
 
     def run_id(self, stream: Stream, seed: int) -> str:
         """Name of the result of ``stream`` with ``seed``: the hash of all that decides it, our code included."""
@@ -65,6 +97,7 @@ class SimulateInputs:
                 "duration_s": self.duration_s,
                 "warm_up_s": WARM_UP_S,
                 "counts_transfer": self.counts_transfer,
+                "change": None if self.change is None else _change_key(self.change),
                 "code": code_hash(("tasks.simulation", "tasks.profiling")),
             }
         )
@@ -81,19 +114,53 @@ def resolve(settings: SimulateSettings) -> SimulateInputs:
     plan = published_plan(settings.lake_root, loaded.scenario.id, settings.plan_version, settings.scenario)
     by_id = {workload.workload_id: workload for workload in loaded.workloads}
     _refuse_stale(plan, by_id)
-    workloads = {row.workload_id: by_id[row.workload_id] for row in plan.workloads}
-    models = {workload.model.model: workload.model.alias for workload in workloads.values()}
-    used = {node.node_config for row in plan.instances for stage in row.stages for node in stage.nodes}
+    change = _plan_change(settings, loaded, plan)
+    plans = [plan] if change is None else [plan, change.before]
+    _refuse_stale(plans[-1], by_id)
+    workloads = {row.workload_id: by_id[row.workload_id] for each in plans for row in each.workloads}
+    # Requests are for the models of the plan simulated; another plan's instances need their hardware all the same.
+    models = {by_id[row.workload_id].model.model: by_id[row.workload_id].model.alias for row in plan.workloads}
+    used = {
+        node.node_config for each in plans for row in each.instances for stage in row.stages for node in stage.nodes
+    }
     streams, notes = make_streams(settings, plan, loaded, models)
     return SimulateInputs(
         plan=plan,
         workloads=workloads,
-        hardware={model: hardware_of(loaded, used, model) for model in models},
+        hardware={w.model.model: hardware_of(loaded, used, w.model.model) for w in workloads.values()},
         streams=streams,
         duration_s=settings.minutes * 60 + WARM_UP_S,
         counts_transfer=settings.counts_transfer,
         notes=(*notes, *_plan_notes(plan)),
+        change=change,
     )
+
+
+def _plan_change(settings: SimulateSettings, loaded: LoadedScenario, plan: Plan) -> PlanChange | None:
+    if settings.from_plan_version is None:
+        if settings.switch_minutes is not None or settings.startup_minutes is not None:
+            raise CoralError(
+                "--switch-at and --startup are for a change of plans", remedy="give --from-plan VERSION with them"
+            )
+        return None
+    switch = settings.minutes / 3 if settings.switch_minutes is None else settings.switch_minutes
+    startup = loaded.scenario.policy.init_minutes if settings.startup_minutes is None else settings.startup_minutes
+    if not 0 <= switch < settings.minutes or not 0 <= startup <= 24 * 60:
+        raise CoralError(
+            f"a change after {switch:g} minutes with {startup:g} minutes of start-up does not lie in {settings.minutes:g}",
+            remedy="give --switch-at in [0, --minutes) and --startup in [0, 1440]",
+        )
+    before = published_plan(settings.lake_root, loaded.scenario.id, settings.from_plan_version, settings.scenario)
+    if before.plan_version == plan.plan_version:
+        raise CoralError(
+            f"plan {plan.plan_version} cannot change to itself", remedy="give --plan and --from-plan different versions"
+        )
+    return PlanChange(before, WARM_UP_S + switch * 60, startup * 60)
+
+
+def _change_key(change: PlanChange) -> list[Any]:
+    rows = [row.model_dump(mode="json") for row in change.before.instances]
+    return [rows, change.switch_s, change.startup_s]
 
 
 def published_plan(lake_root: Path, scenario_id: str, version: int | None, asked: str | Path) -> Plan:

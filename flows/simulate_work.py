@@ -16,6 +16,7 @@ from flows.simulate_streams import Stream
 from warehouse.results import find_result, write_result
 
 if TYPE_CHECKING:
+    from tasks.allocation.plan import Plan
     from tasks.simulation.types import SimInstance
 
 RESULT_SCHEMA = 1
@@ -71,14 +72,23 @@ def run_job(job: SimulateJob) -> int:
 
 
 def plan_instances_of(inputs: SimulateInputs) -> list[SimInstance]:
-    """Instances of the whole plan, each model with its own hardware."""
-    from tasks.simulation.plans import plan_instances
+    """Instances of the whole plan, and of the one before it where there is a change; each model with its own hardware."""
+    from tasks.simulation.plans import changed_instances, plan_instances
 
+    change, workloads = inputs.change, inputs.workloads
     instances: list[SimInstance] = []
     for model, hardware in inputs.hardware.items():
-        mine = {name for name, workload in inputs.workloads.items() if workload.model.model == model}
-        rows = tuple(row for row in inputs.plan.instances if row.workload_id in mine)
-        instances += plan_instances(inputs.plan.model_copy(update={"instances": rows}), inputs.workloads, hardware)
+        mine = {name for name, workload in workloads.items() if workload.model.model == model}
+
+        def part(plan: Plan, mine: set[str] = mine) -> Plan:
+            rows = tuple(row for row in plan.instances if row.workload_id in mine)
+            return plan.model_copy(update={"instances": rows})
+
+        if change is None:
+            instances += plan_instances(part(inputs.plan), workloads, hardware)
+        else:
+            times = {"switch_s": change.switch_s, "startup_s": change.startup_s}
+            instances += changed_instances(part(change.before), part(inputs.plan), workloads, hardware, **times)
     return instances
 
 
@@ -96,6 +106,7 @@ def simulate_run(inputs: SimulateInputs, instances: Sequence[SimInstance], run: 
         from_s=WARM_UP_S,
         until_s=inputs.duration_s,
         counts_transfer=inputs.counts_transfer,
+        change_s=None if inputs.change is None else inputs.change.window_s,
     )
     return {"schema": RESULT_SCHEMA, "seed": run.seed, **tables}
 
@@ -120,6 +131,7 @@ def document(lake_root: Path, inputs: SimulateInputs, runs: Sequence[Run]) -> di
         "minutes": round((inputs.duration_s - WARM_UP_S) / 60, 6),
         "warm_up_s": WARM_UP_S,
         "counts_transfer": inputs.counts_transfer,
+        "change": None if inputs.change is None else inputs.change.figures(),
         "notes": list(inputs.notes),
         "cdf_grid": CDF_GRID.tolist(),
         "streams": streams,

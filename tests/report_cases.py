@@ -34,7 +34,7 @@ def simulation_document() -> dict[str, Any]:
     other = {**stream, "name": "azure-conv", "text": "trace azure-conv, its own arrivals, at planned rates"}
     return {
         "schema": 1, "scenario_id": "small", "plan_version": 1, "cost_usd_per_h": 52.5, "price_as_of": "2026-07-30",
-        "minutes": 10.0, "warm_up_s": 60.0, "counts_transfer": True, "notes": ["a note"], "cdf_grid": GRID,
+        "minutes": 10.0, "warm_up_s": 60.0, "counts_transfer": True, "change": None, "notes": ["a note"], "cdf_grid": GRID,
         "streams": [stream, other],
     }  # fmt: skip
 

@@ -65,6 +65,21 @@ def _instance(alias: str, workload_id: str, config: str, rate: float, stage: dic
     }  # fmt: skip
 
 
+def publish_next_plan(folder: Path) -> None:
+    """Version 2 of the small plan: two phi-4 prefill instances of another template in place of the one."""
+    from warehouse.connect import Lake
+    from warehouse.plans import publish_plan
+    from warehouse.records import AllocationRun
+
+    plan = small_plan(folder / "scenario.yaml")
+    first, *others = plan.instances
+    new = first.model_copy(update={"template_id": "other", "instances": 2, "new_instances": 2})
+    plan = plan.model_copy(update={"plan_version": 2, "instances": (new, *others)})
+    run = AllocationRun("run2", "small", datetime(2026, 8, 2, tzinfo=UTC), base_plan_version=1)
+    with Lake.open(folder / ".coral") as lake:
+        publish_plan(lake, plan, run)
+
+
 def publish_small_plan(folder: Path, text: str | None = None) -> Path:
     """The scenario's file in ``folder`` (or ``text`` in its place), its plan published as version 1 in ``folder/.coral``."""
     from warehouse.connect import Lake

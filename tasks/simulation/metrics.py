@@ -129,16 +129,6 @@ def queue_over_time(result: SimResult, times_s: Floats) -> dict[str, Floats]:
     return queues
 
 
-def rate_over_time(result: SimResult, slos: Mapping[str, Slo], edges_s: Floats) -> dict[str, Floats]:
-    """Goodput in req/s by time of arrival in the windows between ``edges_s``, per model."""
-    ttft, tpot = met_slo(result, slos)
-    rates = {}
-    for index, model in enumerate(result.requests.models):
-        good = result.requests.arrival_s[(result.requests.model == index) & ttft & tpot]
-        rates[model] = np.histogram(good, bins=edges_s)[0] / np.diff(edges_s)
-    return rates
-
-
 def _count_by(events_s: Floats, times_s: Floats) -> Floats:
     finite = np.sort(events_s[np.isfinite(events_s)])
     return np.searchsorted(finite, times_s, side="right").astype(np.float64)

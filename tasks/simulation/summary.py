@@ -30,8 +30,10 @@ def summarize(
     from_s: float,
     until_s: float,
     counts_transfer: bool = True,
+    change_s: tuple[float, float] | None = None,
 ) -> Row:
-    """Tables over the requests that arrive in [from_s, until_s): keys ``models``, ``workloads``, ``nodes``, ``series``.
+    """Tables over the requests that arrive in [from_s, until_s): keys ``models``, ``workloads``, ``nodes``, ``series``, and
+    with ``change_s`` (from, until) ``change``: ``models`` again, of the counted requests that arrive in that time.
 
     ``workloads`` by (model, phase) must have both phases of every model that sends requests. Latency is TTFT for prefill
     and TPOT for decode, over requests that decode; a request that is lost counts and does not meet its SLO.
@@ -56,15 +58,24 @@ def summarize(
             row = _workload_row(workloads[model, phase], latency[phase][here], met[phase][here], span_s)
             queue = queues[f"{model}/{phase.value}"]
             rows.append(
-                row | _use_row(row["workload"], nodes, queue) | _load_row(result, workloads[model, phase], mine, span_s)
+                row
+                | _use_row(row["workload"], nodes, queue)
+                | _load_row(result, workloads[model, phase], mine, from_s, until_s)
             )
     both = met[Phase.PREFILL] & met[Phase.DECODE]
-    return {
+    tables = {
         "models": [_model_row(result, workloads, name, counted, both, span_s) for name in result.requests.models],
         "workloads": rows,
         "nodes": nodes,
         "series": _series(result, workloads, both, from_s, until_s),
     }
+    if change_s is not None:
+        low, high = max(change_s[0], from_s), min(change_s[1], until_s)
+        counted &= (arrival >= low) & (arrival < high)
+        tables["change"] = [
+            _model_row(result, workloads, name, counted, both, high - low) for name in result.requests.models
+        ]
+    return tables
 
 
 def _slos(result: SimResult, workloads: Mapping[tuple[str, Phase], Workload], counts_transfer: bool) -> dict[str, Slo]:
@@ -93,10 +104,15 @@ def _workload_row(workload: Workload, latency_s: Floats, met: np.ndarray, span_s
     }
 
 
-def _load_row(result: SimResult, workload: Workload, counted: np.ndarray, span_s: float) -> Row:
-    """``load``: the phase's tokens per second over the rate that the instances promise; None without instances."""
-    key = workload.model.model, workload.phase
-    rate = sum(i.rate_req_per_s for i in result.instances if (i.model, i.phase) == key)
+def _load_row(result: SimResult, workload: Workload, counted: np.ndarray, from_s: float, until_s: float) -> Row:
+    """``load``: the phase's tokens per second over the rate that the instances promise, each while it takes work; None
+    without instances."""
+    key, span_s = (workload.model.model, workload.phase), until_s - from_s
+    rate = 0.0
+    for i in result.instances:
+        if (i.model, i.phase) == key:
+            active_s = min(i.active_until_s, until_s) - max(i.active_from_s, from_s)
+            rate += i.rate_req_per_s * max(active_s, 0.0) / span_s
     tokens = result.requests.input_tokens if workload.phase is Phase.PREFILL else result.requests.output_tokens
     asked = float(tokens[counted].sum()) / span_s
     return {"rate_req_per_s": rate, "load": asked / (rate * workload.tokens_per_request) if rate else None}
@@ -214,6 +230,7 @@ def pool_runs(runs: Sequence[Row]) -> Row:
         "models": [_pooled(rows) for rows in _by_name(runs, "models", "alias")],
         "nodes": _pooled_nodes(runs),
         "series": runs[0]["series"],
+        **({"change": [_pooled(rows) for rows in _by_name(runs, "change", "alias")]} if "change" in runs[0] else {}),
     }
 
 

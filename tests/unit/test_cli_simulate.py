@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from flows_cases import write_scenario
-from simulate_cases import publish_small_plan
+from simulate_cases import publish_next_plan, publish_small_plan
 
 from catalogs.errors import CoralError, InputError, LakeError, UnknownNameError
 from flows.render_simulation import share, simulation_lines, validation_lines
 from flows.simulate_inputs import SimulateInputs, SimulateSettings, resolve
-from flows.simulate_work import SimulateJob, document, is_kept, missing_runs, run_job, runs_of
+from flows.simulate_work import SimulateJob, document, is_kept, missing_runs, plan_instances_of, run_job, runs_of
 
 PHI, GPT = "microsoft/phi-4", "openai/gpt-oss-20b"
 
@@ -111,6 +111,10 @@ def test_bad_rows_are_set_aside_and_the_first_is_named(folder: Path, tmp_path: P
         ({"rates": ("qwen=1",)}, UnknownNameError, "unknown model 'qwen'"),
         ({"minutes": 0.0}, CoralError, "--minutes"),
         ({"seeds": 0}, CoralError, "--seeds"),
+        ({"switch_minutes": 1.0}, CoralError, "give --from-plan VERSION"),
+        ({"from_plan_version": 1, "switch_minutes": 1.0}, CoralError, r"give --switch-at in \[0, --minutes\)"),
+        ({"from_plan_version": 1}, CoralError, "plan 1 cannot change to itself"),
+        ({"from_plan_version": 7}, UnknownNameError, "unknown plan version '7'"),
     ],
 )
 def test_bad_options_are_expected_outcomes(
@@ -189,6 +193,36 @@ def test_the_text_fits_and_marks_what_is_missed(folder: Path) -> None:
     assert "98.99 %" in text
     assert "3 requests were longer than any instance's KV memory" in text
     assert lines[-1].text == "SLO missed by phi-4/decode"
+
+
+def test_a_change_of_plans_drains_the_old_and_waits_for_the_new(tmp_path: Path) -> None:
+    """Counted from 60 s on: asked for after a minute, at 120 s, up a minute later; what both plans have runs on."""
+    publish_small_plan(tmp_path)
+    publish_next_plan(tmp_path)
+    inputs = inputs_of(tmp_path, from_plan_version=1, switch_minutes=1.0, startup_minutes=1.0, minutes=3.0)
+    spans = {
+        (i.model, i.phase.value, i.active_from_s, i.active_until_s): i.template_id for i in plan_instances_of(inputs)
+    }
+    forever = float("inf")
+    assert {span: name for span, name in spans.items() if span[:2] == (PHI, "prefill")} == {
+        (PHI, "prefill", 0.0, 180.0): inputs.change.before.instances[0].template_id,
+        (PHI, "prefill", 180.0, forever): "other",
+    }
+    assert {span[2:] for span in spans if span[:2] != (PHI, "prefill")} == {(0.0, forever)}
+    runs = runs_of(inputs, 1)
+    assert run_job(SimulateJob(tmp_path / ".coral", inputs, tuple(runs))) == 1
+    made = document(tmp_path / ".coral", inputs, runs)
+    (stream,) = made["streams"]
+    # From the switch to the end are two of three minutes, at 2 requests/s. Half the time one instance of 12 req/s, then two.
+    assert {row["alias"]: row["requests"] for row in stream["change"]} == pytest.approx(
+        {"phi-4": 240, "gpt-oss-20b": 240}, rel=0.2
+    )
+    assert {row["attained"] for row in stream["change"]} == {1.0}
+    assert stream["workloads"][0]["rate_req_per_s"] == pytest.approx((2 * 12 + 24) / 3)
+    text = "\n".join(line.text for line in simulation_lines(made))
+    assert "plan 2 is asked for at minute 1, its new instances are up 1 minutes later" in text
+    assert "during the change (minutes 1 to 3)" in text
+    assert runs[0].result_id not in {run.result_id for run in runs_of(inputs_of(tmp_path, minutes=3.0), 1)}
 
 
 def test_a_share_is_never_shown_as_all_when_it_is_not() -> None:

@@ -127,3 +127,16 @@ def test_ticks_are_round_and_few(low: float, high: float, values: list[float]) -
 
 def test_a_share_is_rounded_down() -> None:
     assert [floor_percent(value) for value in (1.0, 0.99999, 0.0)] == ["100.00 %", "99.99 %", "0.00 %"]
+
+
+def test_a_change_of_plans_is_told_with_the_share_in_time_during_it() -> None:
+    document = simulation_document()
+    document["change"] = {
+        "from_plan_version": 0, "from_cost_usd_per_h": 40.0, "switch_minute": 3.0, "startup_minutes": 5.0,
+        "settle_minutes": 2.0,
+    }  # fmt: skip
+    stream = document["streams"][0]
+    stream["change"] = [{**stream["models"][0], "requests": 50, "attained": 0.5}]
+    text = report(document)
+    assert "plan 1 is asked for at minute 3, its new instances are up 5 minutes later" in text
+    assert text.count("; 50.00 % of 50 during the change") == 1
