@@ -18,8 +18,9 @@ from tasks.profiling.shapes import GIB, ModelShape
 Floats = NDArray[np.float64]
 
 # Bytes per logit at the peak of a sampler that keeps the likeliest tokens: 32-bit logits, their sorted copy with 64-bit
-# indices, probabilities, sums. vLLM 0.11 on H100 logs 38.4 to 39.6 with seven models and 1,024 sequences; no tensor
-# parallelism splits it.
+# indices, probabilities, sums. Read off logs of vLLM 0.11 on H100, 38.4 to 39.6 with five text models if its default of
+# 1,024 sequences held there; no tensor parallelism splits it. An older log (Llama 3 8B, 256 sequences) gives 41.2; a
+# multimodal model's gives 17, for which this keeps too much room.
 SAMPLER_BYTES_PER_LOGIT = 38.5
 
 

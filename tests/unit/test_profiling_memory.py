@@ -85,7 +85,9 @@ def test_activations_of_a_pass() -> None:
 
 
 # (GiB of weights, of its largest pass, left for KV, GPUs) as vLLM 0.11.0 logged them on H100s of 79.18 GiB, 0.9 of them
-# used, with its defaults there: 8,192 tokens a pass, 1,024 sequences. (gpt-oss-120b's row adds up at a share of 0.95 only.)
+# used, taken to run with its defaults there: 8,192 tokens a pass, 1,024 sequences. The bytes per logit were read off these
+# logs, so this checks that one figure serves all of them and tensor parallelism does not split it. Left out: gpt-oss-120b,
+# whose row adds up at a share of 0.95 only, and a multimodal model, which draws in less.
 LOGGED = {
     "Qwen/Qwen3-32B": [(61.03, 5.64, 4.45, 1), (30.59, 5.64, 34.49, 2)],
     "meta-llama/Meta-Llama-3.1-8B": [(14.99, 4.76, 51.38, 1)],
