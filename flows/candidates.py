@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -17,7 +17,6 @@ from tasks.templates.lossless import CandidateSet, candidate_set
 
 if TYPE_CHECKING:
     from catalogs.scenario_schema import PolicySection
-    from catalogs.types import Workload
     from warehouse.connect import Lake
 
 ALL_FILTER = "all"
@@ -36,8 +35,20 @@ _NOTHING = {
 }
 
 
+class Named(Protocol):
+    """A workload as far as templates are looked up by it."""
+
+    @property
+    def workload_id(self) -> str:
+        """Its id."""
+
+    @property
+    def alias(self) -> str:
+        """Its name for people."""
+
+
 def candidates(
-    lake: Lake, library_id: str, workload: Workload, running: Collection[str], policy: PolicySection
+    lake: Lake, library_id: str, workload: Named, running: Collection[str], policy: PolicySection
 ) -> pa.Table:
     """Templates of a workload that a plan under ``policy`` may choose from, with the rates it plans with: the frontier
     wherever that loses nothing (see :mod:`tasks.templates.lossless`), and those of ``running`` that are in the library.
@@ -57,14 +68,21 @@ def candidates(
             rows = _allowed(read.library_templates(lake, library_id, workload.workload_id).select(_SLIM), filters)
             found = pa.concat_tables([found, rows.filter(_among(rows, missing))])
     else:
-        found = _allowed(read.library_templates(lake, library_id, workload.workload_id).select(_SLIM), filters)
-        found = with_safe_rates(found, policy.safety_percentile)
+        found = library_candidates(lake, library_id, workload, policy)
         if needed is not CandidateSet.ALL and found.num_rows:
             found = found.filter(pc.or_(_frontier(found), _among(found, running)))
     if not found.num_rows and filters:
         what, remedy = _NOTHING[filters[-1]]
         raise NothingFitsError(f"{workload.alias}: no template {what}", remedy=remedy)
     return found
+
+
+def library_candidates(lake: Lake, library_id: str, workload: Named, policy: PolicySection) -> pa.Table:
+    """All templates of a workload that ``policy`` allows, with the rates it plans with; columns as :func:`candidates`."""
+    from warehouse import read
+
+    rows = read.library_templates(lake, library_id, workload.workload_id).select(_SLIM)
+    return with_safe_rates(_allowed(rows, filters_of(policy)), policy.safety_percentile)
 
 
 def filters_of(policy: PolicySection) -> list[str]:

@@ -37,7 +37,10 @@ def register(app: typer.Typer) -> None:
         "list", **described("List plan versions.", "coral plans list", "coral plans list --scenario core --json")
     )(list_plans)
     plans.command(
-        "show", **described("Print a plan.", "coral plans show", "coral plans show 3 --scenario core --json")
+        "show",
+        **described(
+            "Print a plan.", "coral plans show", "coral plans show 3 --scenario core --json", "coral plans show --why"
+        ),
     )(show_plan)
     plans.command("diff", **described("Compare two plans.", "coral plans diff 1 2", "coral plans diff 1 --json"))(
         diff_two_plans
@@ -79,17 +82,34 @@ def show_plan(
     ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     lake: LakeOption = None,
+    why: Annotated[
+        bool, typer.Option("--why", help="Say why: what other choices, supply and rules would cost.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a published plan: what to rent, how each model is laid over it, its cost, and how far from the best it is."""
-    from flows.render import plan_lines
+    """Print a published plan: what to rent, how each model is laid over it, its cost, and how far from the best it is.
+
+    With --why also what one node more or fewer is worth, what each template saves, each model's next-best plan, and what
+    headroom and other rules cost: computed once, in about ten seconds, and kept in the lake.
+    """
+    from flows.render import Line, plan_lines
 
     root = lake_root_of(lake)
-    plan = _plan(root, scenario, version)
+    plan = plan_at(root, scenario, version)
+    if not why:
+        if as_json:
+            put(plan.model_dump_json(by_alias=True, indent=2))
+        else:
+            put_lines(plan_lines(plan))
+        return
+    from flows.render_why import why_lines
+    from flows.why import plan_why
+
+    document = plan_why(root, plan)
     if as_json:
-        put(plan.model_dump_json(by_alias=True, indent=2))
+        put_json({"plan": plan.model_dump(by_alias=True, mode="json"), "why": document})
     else:
-        put_lines(plan_lines(plan))
+        put_lines([*plan_lines(plan), Line(""), *why_lines(document)])
 
 
 def diff_two_plans(
@@ -108,7 +128,7 @@ def diff_two_plans(
     from flows.cli_diff import diff_lines, diff_plans
 
     root = lake_root_of(lake)
-    diff = diff_plans(_plan(root, scenario, before), _plan(root, scenario, after))
+    diff = diff_plans(plan_at(root, scenario, before), plan_at(root, scenario, after))
     if as_json:
         put_json(diff.document())
     else:
@@ -140,7 +160,7 @@ def _summaries(root: Path, scenario: str | None) -> list[PlanSummary]:
         return list_plans(lake, None if scenario is None else _known(lake, scenario))
 
 
-def _plan(root: Path, scenario: str, version: int | None) -> Plan:
+def plan_at(root: Path, scenario: str, version: int | None) -> Plan:
     """A published plan, the newest for version None. Raises UnknownNameError for a scenario or version that is not there."""
     from warehouse.connect import Lake
     from warehouse.read import current_plan, plan_version

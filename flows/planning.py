@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from catalogs.errors import CoralError, HeldError
+from catalogs.errors import CoralError, HeldError, LakeError
 from flows.settings import BuildSettings, Progress, progress_stage
 from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, PlanWarning
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
@@ -59,19 +59,23 @@ def allocate(settings: BuildSettings, progress: Progress, *, publish: bool) -> A
     with Lake.open(settings.lake_root, read_only=not publish) as lake:
         last = read.current_plan(lake, loaded.scenario.id)
         try:
-            plan = _decide(loaded, lake, library_id, last, progress, started)
+            plan, frame = _decide(loaded, lake, library_id, last, progress, started)
         except HeldError as held:
             if publish:
                 _log_held(lake, loaded, last, started, str(held))
             raise
         if not publish:
             return AllocationOutcome(plan, None, "not published: give --publish to publish it")
-        return _publish(lake, loaded, plan, last, started)
+        outcome = _publish(lake, loaded, plan, last, started)
+        _keep_frame(lake, outcome, frame, progress)
+        return outcome
 
 
 def _decide(
     loaded: LoadedScenario, lake: Lake, library_id: str, last: Plan | None, progress: Progress, now: datetime
-) -> Plan:
+) -> tuple[Plan, dict[str, Any]]:
+    """The plan, and the frame it was decided on."""
+    from flows.plan_frame import frame_of
     from flows.planning_inputs import planning_inputs
     from flows.restriction import restriction_notes
 
@@ -82,7 +86,8 @@ def _decide(
         baselines = _baselines(inputs.problem, result)
         restriction = restriction_notes(loaded, lake, library_id, inputs.problem)
     with progress_stage(progress, "check"):
-        return _document(loaded, lake, library_id, last, inputs, result, baselines, (*notes, *restriction), now)
+        plan = _document(loaded, lake, library_id, last, inputs, result, baselines, (*notes, *restriction), now)
+    return plan, frame_of(inputs.problem, library_id, loaded.scenario.policy, inputs.set_aside)
 
 
 def _choose(
@@ -106,7 +111,8 @@ def _choose(
         for name, (used, safe) in settled.short.items()
     )
     hashed = inputs_hash(settled.problem, library_id, loaded)
-    return replace(inputs, problem=settled.problem, inputs_hash=hashed), settled.result, notes
+    settled_inputs = replace(inputs, problem=settled.problem, inputs_hash=hashed, set_aside=settled.set_aside)
+    return settled_inputs, settled.result, notes
 
 
 def _solve(problem: AllocationProblem) -> AllocationResult:
@@ -234,6 +240,18 @@ def _publish(lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None, 
         keep = {"plan_version": stands.plan_version, "state": stands.state, "reason": f"unchanged; {plan.reason}"}
         return AllocationOutcome(plan.model_copy(update=keep), published.outcome, text)
     return AllocationOutcome(published.plan, published.outcome, text)
+
+
+def _keep_frame(lake: Lake, outcome: AllocationOutcome, frame: dict[str, Any], progress: Progress) -> None:
+    """Keep what the version that holds was decided on. It is published already: a full disk is said, not raised."""
+    from flows.plan_frame import keep_frame
+
+    if outcome.run_outcome == "superseded":
+        return  # another run's version, decided on other inputs
+    try:
+        keep_frame(lake.root, outcome.plan.scenario_id, outcome.plan.plan_version, frame)
+    except LakeError as error:
+        progress.message(f"the plan is published, but what `coral plans show --why` needs could not be kept: {error}")
 
 
 def _figures(plan: Plan) -> tuple[object, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING, Any
 
@@ -25,11 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class PlanningInputs:
-    """The problem, its templates by workload id, what runs, and the hash of everything that decides the answer."""
+    """The problem, what it takes to be running, and the hash of everything that decides the answer. ``set_aside``: templates
+    by workload id that the problem lacks since they were found not to keep their SLO."""
 
     problem: AllocationProblem
     running_basis: str
     inputs_hash: str
+    set_aside: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
 def planning_inputs(loaded: LoadedScenario, lake: Lake, library_id: str, last_plan: Plan | None) -> PlanningInputs:

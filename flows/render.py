@@ -111,7 +111,7 @@ def plan_lines(plan: Plan) -> list[Line]:
     return lines
 
 
-def _wrapped(text: str, *, indent: int = 2, style: str = "") -> list[Line]:
+def wrapped(text: str, *, indent: int = 2, style: str = "") -> list[Line]:
     """``text`` over as many lines as it needs; words (ids, numbers) are never broken."""
     parts = textwrap.wrap(
         text,
@@ -130,7 +130,7 @@ def _title(plan: Plan) -> list[Line]:
     created = f"{datetime.fromisoformat(plan.created_at).astimezone(UTC):%Y-%m-%d %H:%M} UTC"
     head = f"Plan {plan.scenario_id}, {version}, {created}, prices of {plan.inputs.price_as_of}"
     lines = [Line(head, style)]
-    return lines + (_wrapped(plan.reason) if plan.reason else [])
+    return lines + (wrapped(plan.reason) if plan.reason else [])
 
 
 def _workload_section(plan: Plan, workload: PlanWorkload) -> list[Line]:
@@ -138,7 +138,7 @@ def _workload_section(plan: Plan, workload: PlanWorkload) -> list[Line]:
     slo = "TTFT" if workload.phase == "prefill" else "TPOT"
     lines = [
         Line(f"{model} {phase}   {money(workload.cost_usd_per_h)} USD/h", "bold"),
-        *_wrapped(
+        *wrapped(
             f"{slo} {number(workload.slo_ms)} ms; planned {number(workload.planned_tok_per_s)} tok/s "
             f"({number(workload.planned_req_per_s)} req/s); supplied {number(workload.supplied_tok_per_s)} tok/s "
             f"at headroom {workload.headroom:.2f} ({workload.headroom_basis})",
@@ -233,7 +233,7 @@ def _cost_section(plan: Plan) -> list[Line]:
     width = max(len(name) for name, _ in rows)
     lines = [Line("Cost", "bold"), *(Line(f"  {name.ljust(width)}  {text}") for name, text in rows)]
     if plan.baselines.note:
-        lines += _wrapped(plan.baselines.note)
+        lines += wrapped(plan.baselines.note)
     return lines
 
 
@@ -317,7 +317,7 @@ def _shortfall_section(plan: Plan) -> list[Line]:
             f"{shortfall.workload}: {number(shortfall.missing_tok_per_s)} tok/s missing; binding: {shortfall.binding}"
         )
         extra = f"; cheapest extra: {shortfall.cheapest_extra}" if shortfall.cheapest_extra else ""
-        lines += _wrapped(text + extra)
+        lines += wrapped(text + extra)
     return lines
 
 
@@ -326,7 +326,7 @@ def _warning_section(plan: Plan) -> list[Line]:
         return []
     lines = [Line("Warnings", "bold yellow")]
     for warning in plan.warnings:
-        lines += _wrapped(f"{warning.code}: {warning.text}")
+        lines += wrapped(f"{warning.code}: {warning.text}")
     return lines
 
 

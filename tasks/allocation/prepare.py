@@ -71,7 +71,7 @@ def build_problem(
     for workload in workloads:
         _check_workload(workload)
         demand = demand_of.get(workload.workload_id)
-        rows = _candidates(workload, templates.get(workload.workload_id), node_configs)
+        rows = workload_candidates(workload, templates.get(workload.workload_id), node_configs)
         if demand is not None and demand.planned_req_per_s > 0:
             allowed = [regions.index(region) for region in demand.regions]
             _check_something_sold(rows, price[allowed], demand.regions, templates.get(workload.workload_id))
@@ -191,7 +191,9 @@ def _capacity_matrix(
     return matrix, basis
 
 
-def _candidates(workload: WorkloadInput, table: pa.Table | None, node_configs: Sequence[str]) -> WorkloadCandidates:
+def workload_candidates(
+    workload: WorkloadInput, table: pa.Table | None, node_configs: Sequence[str]
+) -> WorkloadCandidates:
     """Templates whose nodes are all among ``node_configs``; others can be bought nowhere here."""
     if table is None or table.num_rows == 0:
         counts, known = np.zeros((0, len(node_configs)), dtype=np.int16), np.zeros(0, dtype=np.bool_)

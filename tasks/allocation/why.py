@@ -1,8 +1,10 @@
 """Why a plan looks as it does: what more supply is worth, what each choice and each rule costs.
 
-Everything is a cost range [low, high] of the changed problem: ``high`` is a plan that was found, ``low`` a valid bound.
-Cheap ranges come first, for everything: bounds at the duals of the present plan, which stay valid for any problem over the
-same supply, and plans that change one model alone. What is still apart is then solved anew while time is left.
+Everything is a cost range [low, high] of the changed problem: ``high`` is a plan that was found, ``low`` a valid bound. Each
+changed problem is solved anew while time is left; what time does not allow keeps the range that is known without a solve.
+
+Large problems are first narrowed to the columns that plans near the best can use: a plan that uses another column costs at
+least what that column's use implies at the present duals, and so does the changed problem's where it only takes choices away.
 """
 
 from __future__ import annotations
@@ -16,106 +18,40 @@ import numpy as np
 
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import make_columns
-from tasks.allocation.covers.generation import generate, joint_bound
+from tasks.allocation.covers.fixing import bounds_if_used
+from tasks.allocation.covers.generation import dual_value, generate, joint_bound
 from tasks.allocation.covers.master import Duals
-from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
+from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, model_blocks
 from tasks.allocation.covers.solver import solve_covers
 from tasks.allocation.shortfalls import used_nodes
-from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, SolveLimits, SolveStatus
-from tasks.allocation.without import alone, apart, forbidding, in_one_region, is_plan, with_nodes
+from tasks.allocation.types import (
+    AllocationProblem,
+    AllocationResult,
+    Instance,
+    SolveLimits,
+    SolveStatus,
+    WorkloadCandidates,
+)
+from tasks.allocation.why_types import NextBest, Range, RuleCost, SupplyPrice, Why, WithoutTemplate
+from tasks.allocation.without import (
+    alone,
+    apart,
+    forbidding,
+    in_one_region,
+    is_plan,
+    only_templates,
+    with_nodes,
+    with_stand_ins,
+)
 
 _GAP = 1e-5
 _TOP = 5  # supplies that are solved with a node more and less
 _LEAST_S = 0.3  # less time than this is not worth a solve
-_QUICK_SHARE = 0.5  # of the time, at most, for the cheap ranges
-_GRID = 16_384
+_ALONE_SHARE = 0.6  # of the time, when changes of one model alone end
+_MOST_COLUMNS = 4_000  # solved anew as they are; of more, so many that are of most use
+_GRID, _FIXING = 16_384, 1_024
 _MANY_REGIONS, _GRID_MANY = 3, 4_096
-_SAME = 1e-6  # relative: two costs this close are one
-
-
-@dataclass(frozen=True, slots=True)
-class Range:
-    """A least cost, USD/h, that lies in [low, high]. ``high`` None: no plan is known; ``is_impossible``: proven that there
-    is none."""
-
-    low: float
-    high: float | None
-    is_impossible: bool = False
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether nothing is left open: both ends are one, or there is proven to be no plan."""
-        return self.is_impossible or (self.high is not None and self.high - self.low <= _SAME * max(1.0, self.high))
-
-    def within(self, other: Range) -> Range:
-        """What both say."""
-        if self.is_impossible or other.is_impossible:
-            return Range(max(self.low, other.low), None, True)
-        highs = [r.high for r in (self, other) if r.high is not None]
-        high = min(highs, default=None)
-        low = max(self.low, other.low)
-        return Range(low if high is None else min(low, high), high)
-
-
-@dataclass(frozen=True, slots=True)
-class SupplyPrice:
-    """What a node of a (region, configuration) is worth: ``dual_usd_per_h`` of the LP; cost with one ``more`` and one
-    ``fewer`` (None = not among the dearest, or there is none to take)."""
-
-    region: str
-    node_config: str
-    nodes: int
-    used: int
-    dual_usd_per_h: float
-    more: Range | None
-    fewer: Range | None
-
-
-@dataclass(frozen=True, slots=True)
-class WithoutTemplate:
-    """Cost where a (region, template) of the plan may not be used; ``instead`` is what its workload runs then."""
-
-    region: str
-    template_id: str
-    workload_id: str
-    instances: int
-    cost: Range
-    instead: tuple[Instance, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class NextBest:
-    """Cost where a model uses none of the templates it uses now where it uses them; ``instances`` are those it runs then."""
-
-    model: str
-    cost: Range
-    instances: tuple[Instance, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class RuleCost:
-    """Cost with a rule turned the other way. ``is_on``: the plan keeps the rule, the cost is without it; else with it."""
-
-    rule: str
-    is_on: bool
-    cost: Range
-
-
-@dataclass(frozen=True, slots=True)
-class Why:
-    """All of it. ``cost`` is what the ranges compare to (rent, and start-up charges where ``has_start_up``), ``bound`` the
-    plan's; ``open_ends`` counts ranges that time did not allow to close."""
-
-    cost_usd_per_h: float
-    bound_usd_per_h: float
-    has_start_up: bool
-    supply: tuple[SupplyPrice, ...]
-    templates: tuple[WithoutTemplate, ...]
-    models: tuple[NextBest, ...]
-    rules: tuple[RuleCost, ...]
-    open_ends: int
-    solves: int
-    spent_s: float
+_NO_DUAL = 1e-6  # a dual below this is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,16 +63,18 @@ class Rule:
     problem: AllocationProblem
 
 
-StandIns = Callable[[AllocationProblem, Mapping[str, frozenset[str]]], AllocationProblem]
-"""The problem with what a frontier left out because of templates (by workload id) that are about to be forbidden."""
+Library = Callable[[str], WorkloadCandidates]
+"""All templates of a workload id in the problem's node configurations, those that a frontier leaves out included."""
 
 
 @dataclass(slots=True)
 class _Case:
-    """A changed problem. ``model``: the only model that changes; ``known``: what is known of its cost."""
+    """A changed problem. ``known``: what is known of its cost; ``elsewhere``: the least cost of a plan of it that uses a
+    column which ``problem`` lacks; ``model``: the only model that changes."""
 
     problem: AllocationProblem
     known: Range
+    elsewhere: float
     model: str | None = None
     instances: tuple[Instance, ...] = field(default=())
 
@@ -159,43 +97,40 @@ def explain(
     result: AllocationResult,
     *,
     rules: Sequence[Rule] = (),
-    stand_ins: StandIns = lambda problem, _: problem,
+    library: Library | None = None,
     time_s: float = 8.0,
 ) -> Why:
     """Explain ``result``, a plan that meets all demand of ``problem``, in about ``time_s`` seconds.
 
-    ``rules`` are explained beside those of :func:`rules_of`. Raises ValueError for a result that is no such plan.
+    ``rules`` are explained beside those of :func:`rules_of`. ``library``: where the problem's candidates are a frontier, what
+    may take the place of a template that is forbidden. Raises ValueError for a result that is no such plan.
     """
     if not is_plan(result):
         raise ValueError(f"a result with status {result.status} and theta {result.theta} is not explained")
-    return _Explainer(problem, result, stand_ins, time_s).run(rules)
+    return _Explainer(problem, result, library, time_s).run(rules)
 
 
 class _Explainer:
     def __init__(
-        self, problem: AllocationProblem, result: AllocationResult, stand_ins: StandIns, time_s: float
+        self, problem: AllocationProblem, result: AllocationResult, library: Library | None, time_s: float
     ) -> None:
-        self._problem, self._result, self._stand_ins = problem, result, stand_ins
         self._start, self._time_s = time.perf_counter(), time_s
+        self._whole, self._result = problem, result
+        self._library = library or {c.workload_id: c for c in problem.candidates}.__getitem__
         self._cost, self._bound = result.objective_usd, result.lower_bound_usd
         self._solves = 0
-        self._duals, self._parts = self._base_duals()
+        self._narrow()
 
     def run(self, rules: Sequence[Rule]) -> Why:
         supply = self._supply_cases()
-        by_rule = [(rule, self._rule_case(rule)) for rule in (*rules_of(self._problem), *rules)]
+        by_rule = [(rule, self._rule_case(rule)) for rule in rules_of(self._problem)]
         by_model = [(d.model, self._model_case(d.model)) for d in self._problem.demands if d.planned_req_per_s > 0]
         by_template = [(row, self._template_case(row)) for row in self._result.instances]
-        local = [case for _, case in (*by_model, *by_template)]
-        for case in (*(case for _, case in by_rule), *local):
-            if self._left() > self._time_s * (1 - _QUICK_SHARE):
-                self._bound_case(case)
-        for case in local:
-            if self._left() > self._time_s * (1 - _QUICK_SHARE):
-                self._try_alone(case)
+        more_rules = [(rule, self._rule_case(rule)) for rule in rules]
         cases = [case for pair in supply.values() for case in pair if case is not None]
-        cases += [case for _, case in by_rule] + local
+        cases += [case for _, case in (*by_rule, *by_model, *by_template, *more_rules)]
         self._close([case for case in cases if not case.known.is_exact])
+        self._bound_rules([*by_rule, *more_rules])
         return Why(
             cost_usd_per_h=self._cost,
             bound_usd_per_h=self._bound,
@@ -215,11 +150,41 @@ class _Explainer:
             models=tuple(
                 NextBest(model, case.known, self._of_model(case.instances, model)) for model, case in by_model
             ),
-            rules=tuple(RuleCost(rule.rule, rule.is_on, case.known) for rule, case in by_rule),
+            rules=tuple(RuleCost(rule.rule, rule.is_on, case.known) for rule, case in (*by_rule, *more_rules)),
             open_ends=sum(not case.known.is_exact for case in cases),
             solves=self._solves,
             spent_s=time.perf_counter() - self._start,
         )
+
+    def _narrow(self) -> None:
+        """Duals on the supply of the LP over covers, the bound at them, and the problem of few enough columns."""
+        whole = replace(self._whole, quotas=())
+        columns = make_columns(whole)
+        models = model_blocks(whole, columns, 1.0)
+        self._problem, self._left_out, self._elsewhere = self._whole, frozenset[str](), math.inf
+        self._duals, self._at_duals = Duals(np.zeros(whole.capacity_nodes.shape), 0.0, np.zeros(len(models))), 0.0
+        if not models:
+            return
+        limits = SolveLimits(gap=_GAP, time_s=self._time_s / 4)
+        self._duals = generate(whole, columns, models, _grid(models), limits, Clock(limits)).duals
+        self._at_duals, _ = joint_bound(whole, models, self._duals, _grid(models))
+        self._bound = max(self._bound, min(self._at_duals, self._cost))
+        if len(columns) <= _MOST_COLUMNS:
+            return
+        prices = dual_prices(whole, self._duals.supply, self._duals.budget)
+        if_used = bounds_if_used(columns, models, prices, dual_value(whole, self._duals), _FIXING)
+        kept = np.argsort(if_used, kind="stable")[:_MOST_COLUMNS]
+        self._elsewhere = float(np.delete(if_used, kept).min(initial=math.inf))
+        stay: dict[str, set[str]] = {c.workload_id: set() for c in whole.candidates}
+        pairs = np.unique(np.stack([columns.workload, columns.template]), axis=1).T.tolist()
+        seen = {whole.candidates[w].template_ids[t] for w, t in pairs}
+        for i in kept.tolist():
+            c = whole.candidates[columns.workload[i]]
+            stay[c.workload_id].add(c.template_ids[columns.template[i]])
+        for row in self._result.instances:
+            stay[row.workload_id].add(row.template_id)
+        self._problem = only_templates(self._whole, stay)
+        self._left_out = frozenset(seen) - frozenset().union(*stay.values())
 
     # ---- the changed problems -----------------------------------------------------------------------------------
 
@@ -231,103 +196,87 @@ class _Explainer:
         cases: dict[tuple[int, int], tuple[_Case | None, _Case | None]] = {}
         for r, k in (divmod(int(i), duals.shape[1]) for i in order):
             dual, nodes = float(duals[r, k]), int(problem.capacity_nodes[r, k])
-            if dual <= _SAME:
+            if dual <= _NO_DUAL:
                 continue
-            at_duals = sum(self._parts.values()) - self._dual_value()
-            more = Range(max(0.0, at_duals - dual), self._cost)
+            more = Range(min(max(0.0, self._at_duals - dual), self._cost), self._cost)
+            low = max(self._bound, self._at_duals + dual)
             # While a node is idle, one fewer changes nothing.
-            low = max(self._bound, at_duals + dual)
             fewer = Range(min(low, self._cost), self._cost) if used[r, k] < nodes else Range(low, None)
             cases[r, k] = (
-                _Case(with_nodes(problem, r, k, nodes + 1), more),
-                _Case(with_nodes(problem, r, k, nodes - 1), fewer) if nodes > 0 else None,
+                _Case(with_nodes(problem, r, k, nodes + 1), more, self._elsewhere - dual),
+                _Case(with_nodes(problem, r, k, nodes - 1), fewer, self._elsewhere + dual) if nodes > 0 else None,
             )
         return cases
 
     def _rule_case(self, rule: Rule) -> _Case:
-        return _Case(rule.problem, Range(0.0, self._cost) if rule.is_on else Range(self._bound, None))
+        known = Range(0.0, self._cost) if rule.is_on else Range(self._bound, None)
+        is_narrowed = self._problem is not self._whole and rule.is_on
+        return _Case(rule.problem, known, -math.inf if is_narrowed else math.inf)
 
     def _template_case(self, row: Instance) -> _Case:
-        wider = self._stand_ins(self._problem, {row.workload_id: frozenset({row.template_id})})
-        return _Case(
-            forbidding(wider, [(row.region, row.template_id)]),
-            Range(self._bound, None),
-            self._model_of(row.workload_id),
-        )
+        gone = {row.workload_id: frozenset({row.template_id})}
+        return self._without([(row.region, row.template_id)], gone, self._model_of(row.workload_id))
 
     def _model_case(self, model: str) -> _Case:
         rows = self._of_model(self._result.instances, model)
         gone: dict[str, frozenset[str]] = {}
         for row in rows:
             gone[row.workload_id] = gone.get(row.workload_id, frozenset()) | {row.template_id}
-        wider = self._stand_ins(self._problem, gone)
-        pairs = [(row.region, row.template_id) for row in rows]
-        return _Case(forbidding(wider, pairs), Range(self._bound, None), model)
+        return self._without([(row.region, row.template_id) for row in rows], gone, model)
 
-    # ---- cheap ranges -------------------------------------------------------------------------------------------
-
-    def _base_duals(self) -> tuple[Duals, dict[str, float]]:
-        """Duals on the supply of the LP over covers, and each model's least cost at them."""
-        problem = replace(self._problem, quotas=())
-        columns = make_columns(problem)
-        models = model_blocks(problem, columns, 1.0)
-        limits = SolveLimits(gap=_GAP, time_s=self._time_s / 4)
-        duals = Duals(np.zeros(problem.capacity_nodes.shape), 0.0, np.zeros(len(models)))
-        if not models:
-            return duals, {}
-        found = generate(problem, columns, models, _grid(models), limits, Clock(limits))
-        _, parts = joint_bound(problem, models, found.duals, _grid(models))
-        return found.duals, {model.demand.model: part for model, part in zip(models, parts, strict=True)}
-
-    def _dual_value(self) -> float:
-        duals = self._duals
-        supply = float((duals.supply * self._problem.capacity_nodes).sum())
-        return supply + duals.budget * (self._problem.budget_usd_per_h or 0.0)
-
-    def _bound_case(self, case: _Case) -> None:
-        """Raise ``low`` to the bound at the present duals: the models' least costs in the changed problem, less what the
-        supply is worth. Where one model changes, the others' are as before."""
-        problem = replace(case.problem, quotas=())
-        parts = dict(self._parts)
-        if case.model is not None:
-            problem = _only(problem, case.model)
-            parts.pop(case.model, None)
-        else:
-            parts = {}
-        models = model_blocks(problem, make_columns(problem), 1.0)
-        if any(len(model.blocks) < model.wanted for model in models):
-            case.known = Range(case.known.low, None, True)
-            return
-        _, own = joint_bound(problem, models, self._duals, _grid(models))
-        low = sum(parts.values()) + sum(own) - self._dual_value()
-        high = case.known.high
-        case.known = Range(max(case.known.low, low if high is None else min(low, high)), high)
-
-    def _try_alone(self, case: _Case) -> None:
-        """Lower ``high`` to a plan in which only the case's model changes and all others keep what they have."""
-        if case.known.is_exact or case.model is None:
-            return
-        demand = next(d for d in case.problem.demands if d.model == case.model)
-        others = [row for row in self._result.instances if row.workload_id not in demand.workload_ids]
-        rest = self._objective(others)
-        found = self._solve(alone(case.problem, others, demand), self._left() / 4)
-        if is_plan(found):
-            self._take(case, rest + found.objective_usd, (*others, *found.instances))
+    def _without(self, pairs: list[tuple[str, str]], gone: Mapping[str, frozenset[str]], model: str) -> _Case:
+        known = Range(self._bound, None)
+        if self._left() < _LEAST_S:
+            return _Case(self._problem, known, -math.inf, model)
+        wider = self._problem
+        for workload_id, ids in gone.items():
+            wider = with_stand_ins(wider, workload_id, self._library(workload_id), ids, self._left_out)
+        return _Case(forbidding(wider, pairs), known, self._elsewhere, model)
 
     # ---- solving anew -------------------------------------------------------------------------------------------
 
     def _close(self, cases: list[_Case]) -> None:
-        """Solve the cases anew, in order, each with twice its equal part of the time that is left."""
+        """Solve the cases anew, in order, each with twice its equal part of the time that is left. Before that, some plan of
+        every case in which one model changes: the others keep what they have, which is little work."""
+        for case in cases:
+            if case.model is not None and self._left() > self._time_s * (1 - _ALONE_SHARE):
+                self._try_alone(case, self._left() / len(cases))
+        cases = [case for case in cases if not case.known.is_exact]
         for done, case in enumerate(cases):
             if self._left() < _LEAST_S:
                 return
-            found = self._solve(case.problem, min(self._left(), 2 * self._left() / (len(cases) - done)))
-            if found.status is SolveStatus.INFEASIBLE:
-                if case.known.high is None:
-                    case.known = Range(case.known.low, None, True)
-            elif is_plan(found):
-                self._take(case, found.objective_usd, found.instances)
-                case.known = case.known.within(Range(found.lower_bound_usd, case.known.high))
+            self._solve_case(case, 2 * self._left() / (len(cases) - done))
+
+    def _try_alone(self, case: _Case, time_s: float) -> None:
+        """Lower ``high`` to a plan in which only the case's model changes and all others keep what they have."""
+        demand = next(d for d in case.problem.demands if d.model == case.model)
+        others = [row for row in self._result.instances if row.workload_id not in demand.workload_ids]
+        found = self._solve(alone(case.problem, others, demand), time_s)
+        if is_plan(found):
+            self._take(case, self._objective(others) + found.objective_usd, (*others, *found.instances))
+
+    def _solve_case(self, case: _Case, time_s: float) -> None:
+        found = self._solve(case.problem, time_s)
+        if is_plan(found):
+            self._take(case, found.objective_usd, found.instances)
+            low = min(found.lower_bound_usd, case.elsewhere)
+            case.known = case.known.within(Range(max(low, 0.0), case.known.high))
+        elif found.status is SolveStatus.INFEASIBLE and case.known.high is None:
+            # No plan of these columns: there is none at all, or it uses another column.
+            is_proven = math.isinf(case.elsewhere) and case.elsewhere > 0
+            case.known = Range(max(case.known.low, 0.0 if is_proven else case.elsewhere), None, is_proven)
+
+    def _bound_rules(self, rules: list[tuple[Rule, _Case]]) -> None:
+        """Raise ``low`` of what was not closed to the bound at the present duals, which holds over the same supply."""
+        whole = {rule.rule: rule.problem for rule in rules_of(self._whole)}
+        for rule, case in rules:
+            if case.known.is_exact or self._left() < _LEAST_S:
+                continue
+            problem = replace(whole.get(rule.rule, case.problem), quotas=())
+            models = model_blocks(problem, make_columns(problem), 1.0)
+            if all(len(model.blocks) >= model.wanted for model in models):
+                low, _ = joint_bound(problem, models, self._duals, _grid(models))
+                case.known = case.known.within(Range(max(low, 0.0), case.known.high))
 
     def _solve(self, problem: AllocationProblem, time_s: float) -> AllocationResult:
         self._solves += 1
@@ -364,7 +313,7 @@ class _Explainer:
         used = used_nodes(problem, self._result.instances)
         rows = []
         for r, k in (divmod(int(i), duals.shape[1]) for i in np.argsort(-duals, axis=None, kind="stable")):
-            if duals[r, k] <= _SAME:
+            if duals[r, k] <= _NO_DUAL:
                 break
             more, fewer = cases.get((r, k), (None, None))
             rows.append(
@@ -379,12 +328,6 @@ class _Explainer:
                 )
             )
         return tuple(rows)
-
-
-def _only(problem: AllocationProblem, model: str) -> AllocationProblem:
-    demands = tuple(d for d in problem.demands if d.model == model)
-    ids = {workload_id for d in demands for workload_id in d.workload_ids}
-    return replace(problem, demands=demands, candidates=tuple(c for c in problem.candidates if c.workload_id in ids))
 
 
 def _grid(models: Sequence[ModelBlocks]) -> Grid:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+import math
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -25,27 +26,34 @@ def forbidding(problem: AllocationProblem, pairs: Iterable[tuple[str, str]]) -> 
 
 
 def with_stand_ins(
-    problem: AllocationProblem, workload_id: str, library: WorkloadCandidates, gone: Collection[str]
+    problem: AllocationProblem,
+    workload_id: str,
+    library: WorkloadCandidates,
+    gone: Collection[str],
+    left_out: Collection[str] = (),
 ) -> AllocationProblem:
     """The problem with the templates of ``library`` (all of the workload, in the problem's node configurations) that a
     frontier may have left out because of the templates ``gone``: those that hold all nodes of one of them.
 
-    Without ``gone`` the frontier is not the frontier any more: a template that one of ``gone`` replaced comes back. Only
-    such are added that nothing else replaces, so the answer without ``gone`` is that of the whole library without them.
+    Without ``gone`` the frontier is not the frontier any more: a template that one of ``gone`` replaced comes back, unless
+    something else replaces it (rates count up to the demand alone) or it is ``left_out`` for another reason. The answer
+    without ``gone`` is then that of the whole library without them.
     """
     candidates = next(c for c in problem.candidates if c.workload_id == workload_id)
-    present = set(candidates.template_ids)
+    present = {*candidates.template_ids, *left_out, *gone}
     lost = [candidates.counts[i] for i, t in enumerate(candidates.template_ids) if t in gone]
     back = np.zeros(len(library.template_ids), dtype=np.bool_)
     for nodes in lost:
         back |= (library.counts >= nodes).all(axis=1)
-    back &= np.array([t not in present and t not in gone for t in library.template_ids], dtype=np.bool_)
+    back &= np.array([t not in present for t in library.template_ids], dtype=np.bool_)
     if not back.any():
         return problem
     stay = np.array([t not in gone for t in candidates.template_ids], dtype=np.bool_)
     counts = np.concatenate([candidates.counts[stay], library.counts[back]])
     rates = np.concatenate([candidates.throughput_mtok_per_s[stay], library.throughput_mtok_per_s[back]])
-    useful = frontier_mask(counts.astype(np.int8), rates)[int(stay.sum()) :]
+    demand = next(d for d in problem.demands if workload_id in d.workload_ids)
+    enough = demand.planned_req_per_s * candidates.tokens_per_request / candidates.headroom * 1000
+    useful = frontier_mask(counts.astype(np.int8), np.minimum(rates, math.ceil(enough)))[int(stay.sum()) :]
     rows = np.flatnonzero(back)[useful]
     wider = replace(
         candidates,
@@ -54,6 +62,18 @@ def with_stand_ins(
         throughput_mtok_per_s=np.concatenate([candidates.throughput_mtok_per_s, library.throughput_mtok_per_s[rows]]),
     )
     return with_candidates(problem, wider)
+
+
+def only_templates(problem: AllocationProblem, stay: Mapping[str, Collection[str]]) -> AllocationProblem:
+    """The problem with the templates ``stay`` alone, by workload id."""
+    candidates = []
+    for c in problem.candidates:
+        wanted = set(stay[c.workload_id])
+        keep = np.array([t in wanted for t in c.template_ids], dtype=np.bool_)
+        ids = tuple(t for t in c.template_ids if t in wanted)
+        rates = c.throughput_mtok_per_s[keep]
+        candidates.append(replace(c, template_ids=ids, counts=c.counts[keep], throughput_mtok_per_s=rates))
+    return replace(problem, candidates=tuple(candidates))
 
 
 def with_candidates(problem: AllocationProblem, candidates: WorkloadCandidates) -> AllocationProblem:
