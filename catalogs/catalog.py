@@ -12,7 +12,7 @@ from typing import Any
 
 from catalogs.errors import Finding, UnknownNameError
 from catalogs.gpus import GpuNames
-from catalogs.models import model_from_config
+from catalogs.models import default_alias, model_from_config
 from catalogs.offers import Place
 from catalogs.tables import DATA_DIR, read_table, schema_of
 from catalogs.types import (
@@ -93,10 +93,17 @@ class Catalog:
         return tuple(sorted({offer.region for offer in self.offers}))
 
     def model(self, name: str) -> ModelSpec:
-        """A model by Hugging Face id or alias, ignoring case. Raises UnknownNameError with close matches."""
-        for spec in self.models.values():
-            if name.lower() in (spec.model.lower(), spec.alias.lower()):
-                return spec
+        """A model by Hugging Face id, by alias, or by the alias it has unless a scenario gives it another; ignoring case,
+        the first of several. Raises UnknownNameError with close matches."""
+        asked = name.lower()
+        for names in (
+            {spec.model: spec.model for spec in self.models.values()},
+            {spec.model: spec.alias for spec in self.models.values()},
+            {spec.model: default_alias(spec.model) for spec in self.models.values()},
+        ):
+            for model, known in names.items():
+                if known.lower() == asked:
+                    return self.models[model]
         raise UnknownNameError("model", name, [n for spec in self.models.values() for n in (spec.model, spec.alias)])
 
 

@@ -59,6 +59,14 @@ class Finding:
         return printable(f"{where}: {self.reason}{value}. To fix: {self.remedy}")
 
 
+def finding_lines(findings: Sequence[Finding], *, most: int = 20) -> list[str]:
+    """A line per finding for a person: the first ``most``, then how many more there are and how to have them all."""
+    lines = [finding.line() for finding in findings[:most]]
+    if len(findings) > most:
+        lines.append(f"... and {len(findings) - most:,} more: `coral validate --json` lists all {len(findings):,}")
+    return lines
+
+
 def printable(text: str) -> str:
     """``text`` with an escape for every character that would move a terminal's cursor or cannot be encoded."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

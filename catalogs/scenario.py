@@ -23,7 +23,7 @@ from catalogs.measured import (
 from catalogs.scenario_schema import MOMENTS, ComputedHeadroom, ModelSection, Scenario
 from catalogs.supply import Capacity, QuotaLimit
 from catalogs.tables import DATA_DIR
-from catalogs.texts import UnreadableError, parse_json, read_text
+from catalogs.texts import UnreadableError, is_regular_file, parse_json, read_text
 from catalogs.types import Basis, Lengths, Market, ModelSpec, NodeConfig, Offer, Phase, Workload
 
 SCENARIO_DIR = DATA_DIR / "scenarios"
@@ -138,6 +138,12 @@ def validate_path(path: str | Path) -> list[Finding]:
 
     path = Path(path)
     if path.suffix == ".csv":
+        if not is_regular_file(path):
+            return [
+                Finding(
+                    path.name, 0, "", "", "there is no such file", "check the path; `coral init DIR` writes examples"
+                )
+            ]
         return _validate_feed(path)
     if path.suffix == ".json":
         return _validate_config(path)
@@ -193,8 +199,10 @@ def read_model_config(path: Path, model_id: str, alias: str, label: str) -> tupl
 
 
 def merged_catalog(catalog: Catalog, own_models: Mapping[str, ModelSpec], configs: Mapping[str, NodeConfig]) -> Catalog:
-    """The shipped catalog with own models and node configurations added (own ones win)."""
-    return replace(catalog, models={**catalog.models, **own_models}, node_configs={**catalog.node_configs, **configs})
+    """The shipped catalog with own models and node configurations added. Own ones win, and so do their names: those models
+    come first."""
+    models = dict(own_models) | {name: spec for name, spec in catalog.models.items() if name not in own_models}
+    return replace(catalog, models=models, node_configs={**catalog.node_configs, **configs})
 
 
 def lengths_of(section: ModelSection, catalog: Catalog, folder: Path) -> tuple[Lengths, list[Finding]]:

@@ -6,14 +6,14 @@ Data goes to stdout, everything else to stderr. Nothing heavy is imported here: 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from catalogs.errors import CoralError, Finding, InputError, printable
+from catalogs.errors import CoralError, Finding, InputError, finding_lines, printable
 from flows.cli_streams import stdout_errors
 
 if TYPE_CHECKING:
@@ -135,10 +135,10 @@ def put_json(value: Any) -> None:
     put(json.dumps(value, indent=2, allow_nan=False))
 
 
-def say_findings(findings: Iterable[Finding]) -> None:
-    """One line per finding, on stderr."""
-    for finding in findings:
-        say(f"error: {finding.line()}")
+def say_findings(findings: Sequence[Finding]) -> None:
+    """One line per finding, on stderr; of very many the first."""
+    for line in finding_lines(findings):
+        say(f"error: {line}")
 
 
 def say_error(error: CoralError) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from catalogs.errors import clipped
+from catalogs.errors import clipped, finding_lines
 from flows.cli_common import ExitCode, JsonOption, described, put, put_json, say
 
 
@@ -45,6 +45,7 @@ def validate(
 ) -> None:
     """Check the inputs under PATH and print every fault: file, row, column, value, reason, remedy.
 
+    Of more than 20 the first are printed; --json has all.
     Exits with 2 when there is any.
     """
     from catalogs import validate_path
@@ -53,8 +54,8 @@ def validate(
     if as_json:
         put_json([asdict(finding) for finding in findings])
     else:
-        for finding in findings:
-            put(finding.line())
+        for line in finding_lines(findings):
+            put(line)
     if findings:
         say(f"{clipped(str(path))}: {len(findings)} {'fault' if len(findings) == 1 else 'faults'}")
         raise typer.Exit(ExitCode.BAD_INPUT)

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
     from tasks.allocation.plan import Plan
 
-# Said by the plan itself, and only of what it uses (plan_warnings).
-_RESTATED = {"assumed_availability", "derived_offers"}
+# Said by the plan itself in its own words, and only of what it uses (plan_warnings).
+_RESTATED = {"assumed_availability", "derived_offers", "rejected_rows"}
 _REL_CHANGE = 1e-9
 
 

@@ -35,6 +35,7 @@ _REFUSED_FUNCTIONS = frozenset(
 )
 _TRUNCATED = b"coral.truncated_at_rows"
 _BATCH_ROWS = 10_000
+_NARROW = "narrow it: a WHERE, fewer columns, a smaller join; or sum up with GROUP BY"
 
 
 class SqlError(CoralError):
@@ -104,13 +105,9 @@ class SqlSession:
             with lake_errors(self._root), _interrupted_after(self._connection, self._limits.timeout_s):
                 return self._fetch(statement)
         except duckdb.InterruptException as error:
-            raise SqlError(
-                f"the statement took longer than {self._limits.timeout_s:g} s", remedy="narrow it, or raise the limit"
-            ) from error
+            raise SqlError(f"the statement took longer than {self._limits.timeout_s:g} s", remedy=_NARROW) from error
         except duckdb.OutOfMemoryException as error:
-            raise SqlError(
-                f"the statement needs more than {self._limits.memory_mib} MiB", remedy="narrow it, or raise the limit"
-            ) from error
+            raise SqlError(f"the statement needs more than {self._limits.memory_mib} MiB", remedy=_NARROW) from error
         except duckdb.Error as error:
             raise self._told(error, sql) from error
 

@@ -212,6 +212,22 @@ class TestOwnInputs:
         assert demand(later) == {"qwen3-8b": (0, 0), "my-8b-chat": (None, None)}
         assert "my-8b-chat" in dict(later.warnings)["unknown_demand"]
 
+    def test_a_model_goes_by_its_own_alias_and_by_the_catalogs(self, starter: Path) -> None:
+        """An alias of one's own does not take the usual names away, and a served model's names come first."""
+        edit(starter / "scenario.yaml", "model: qwen3-8b ", "alias: q\n    model: qwen3-8b ")
+        for name in ("q", "Q", "qwen3-8b", "Qwen/Qwen3-8B"):
+            edit(starter / "demand.csv", "qwen3-8b,2025-05-01T09:00:00Z,8", f"{name},2025-05-01T09:00:00Z,8")
+            loaded = load_scenario(starter)
+            assert loaded.rejects == ()
+            assert {d.alias: d.stated_req_per_s for d in loaded.model_demands} == {"q": 8, "my-8b-chat": 4}
+            edit(starter / "demand.csv", f"{name},2025-05-01T09:00:00Z,8", "qwen3-8b,2025-05-01T09:00:00Z,8")
+
+    def test_an_own_model_named_like_one_of_the_catalog_is_meant(self, starter: Path) -> None:
+        edit(starter / "scenario.yaml", "model: my-org/my-8b-chat", "model: my-org/phi-4")
+        edit(starter / "demand.csv", "my-org/my-8b-chat", "phi-4")
+        loaded = load_scenario(starter)
+        assert {d.model: d.stated_req_per_s for d in loaded.model_demands}["my-org/phi-4"] == 4
+
     def test_bad_rows_are_set_aside_counted_and_reported(self, starter: Path) -> None:
         with (starter / "offers.csv").open("a") as handle:
             handle.write("aws/eu-central-1,L40Sx8,g6e.48xlarge,on_demand,,,,2025-05-01,blank price\n")

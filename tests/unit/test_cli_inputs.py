@@ -72,6 +72,39 @@ def test_every_fault_is_a_line_and_the_exit_code_2(run: Run, tmp_path: Path) -> 
     assert [finding["column"] for finding in json.loads(out)] == ["shceme", "budget"]
 
 
+def test_of_very_many_faults_the_first_are_printed_and_json_has_all(run: Run, tmp_path: Path) -> None:
+    run("init", "my")
+    rows = "".join(f"nobody-{n},2025-05-01T08:00:00Z,1\n" for n in range(30_000))
+    for folder in ("my", "my/scenario.yaml", "my/demand.csv"):
+        (tmp_path / "my" / "demand.csv").write_text(
+            "model,window_start,demand_req_per_s\n" + rows.replace(",1\n", ",x\n")
+        )
+        code, out, err = run("validate", folder)
+        assert code == 2
+        *lines, last = out.splitlines()
+        assert [line.split(":")[0] for line in lines] == [
+            f"demand.csv, row {n}, demand_req_per_s" for n in range(1, 21)
+        ]
+        assert last == "... and 29,980 more: `coral validate --json` lists all 30,000"
+        assert "30000 faults" in err
+    code, out, _ = run("validate", "my", "--json")
+    assert (code, len(json.loads(out))) == (2, 30_000)
+    # The same where a command cannot go on: on stderr.
+    (tmp_path / "my" / "scenario.yaml").write_text((tmp_path / "my" / "scenario.yaml").read_text() + "colour: red\n")
+    code, out, err = run("plan", "-s", "my", "--lake", "lake")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 21
+    assert err.startswith("error: scenario.yaml, line ")
+
+
+@pytest.mark.parametrize("name", ["nosuch.csv", "demand.csv", "nosuch.json", "nosuch.yaml", "no/such.csv"])
+def test_a_file_that_is_not_there_is_called_so(run: Run, name: str) -> None:
+    code, out, err = run("validate", name)
+    assert code == 2
+    assert any(words in out + err for words in ("no such file", "does not exist"))
+    assert "cannot tell" not in out
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [

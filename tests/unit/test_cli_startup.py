@@ -142,6 +142,17 @@ def test_an_interrupt_exits_130_and_says_what_holds(raised: str) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_an_interrupt_while_the_command_is_still_being_imported() -> None:
+    code = (
+        "import sys\n"
+        "class Late:\n    def find_spec(self, name, *_):\n        if name == 'typer': raise KeyboardInterrupt\n"
+        "from flows.start import main\n"
+        "assert 'typer' not in sys.modules\nsys.meta_path.insert(0, Late())\nsys.exit(main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     code = (
         "import sys, flows.cli as cli\n"

@@ -182,7 +182,7 @@ def test_our_names_belong_to_our_distribution() -> None:
 
 
 def test_script_is_declared_and_the_makefile_guards_the_path() -> None:
-    assert pyproject()["project"]["scripts"] == {"coral": "flows.cli:main"}
+    assert pyproject()["project"]["scripts"] == {"coral": "flows.start:main"}
     assert "export PYTHONSAFEPATH := 1" in (ROOT / "Makefile").read_text()
 
 
