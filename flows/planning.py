@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from catalogs.errors import CoralError, HeldError, LakeError
+from catalogs.errors import CoralError, HeldError, LakeError, finding_lines
 from flows.settings import BuildSettings, Progress, progress_stage
 from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, PlanWarning
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
@@ -53,8 +53,8 @@ def allocate(settings: BuildSettings, progress: Progress, *, publish: bool) -> A
 
     started = datetime.now(UTC)
     loaded = settings.with_policy(load_scenario(settings.scenario, at=started))
-    for finding in loaded.rejects:
-        progress.message(f"set aside: {finding.line()}")
+    for line in finding_lines(loaded.rejects):
+        progress.message(f"set aside: {line}")
     library_id = registered_library(settings, loaded)
     with Lake.open(settings.lake_root, read_only=not publish) as lake:
         last = read.current_plan(lake, loaded.scenario.id)
