@@ -53,7 +53,7 @@ def settled_plan(
     """What would be planned if nothing ran, and its instances."""
     measure = SimulatedHeadroom(loaded, lake, streams)
     inputs = planning_inputs(loaded, lake, registered_library(settings, loaded), None)
-    settled = settle(inputs.problem, planning._solve, measure)
+    settled = settle(inputs.problem, planning.solve, measure)
     return settled, measure.instances(settled.result)
 
 

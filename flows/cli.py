@@ -11,7 +11,7 @@ import sys
 import typer
 
 from catalogs.errors import CoralError
-from flows import cli_inputs, cli_lake, cli_models, cli_plan, cli_plans, cli_profiles, cli_simulate, cli_sql
+from flows import cli_inputs, cli_lake, cli_models, cli_plan, cli_plans, cli_profiles, cli_simulate, cli_sql, cli_whatif
 from flows.cli_common import ExitCode, say, say_error
 from flows.cli_faults import check_arguments, system_fault
 from flows.cli_streams import StdoutError, flush_stdout, leave_stdout, settle_streams
@@ -42,6 +42,7 @@ cli_plans.register(app)
 cli_profiles.register(app)
 cli_simulate.register(app)
 cli_sql.register(app)
+cli_whatif.register(app)
 
 
 def main() -> int:

@@ -96,9 +96,8 @@ def diff_plans(before: Plan, after: Plan) -> PlanDiff:
     )
 
 
-def diff_lines(diff: PlanDiff) -> list[Line]:
-    """The whole of ``coral plans diff``."""
-    lines = [Line(f"Plan {diff.scenario_id}, version {diff.before} -> {diff.after}", "bold")]
+def change_lines(diff: PlanDiff, *, changed_only: bool = False) -> list[Line]:
+    """The table of instances to add, keep and remove; empty where there is none (``changed_only``: or none changes)."""
     rows = [
         (
             row.region,
@@ -110,10 +109,15 @@ def diff_lines(diff: PlanDiff) -> list[Line]:
             "laid out anew" if row.is_laid_out_anew else "",
         )
         for row in diff.rows
+        if not changed_only or row.add or row.remove or row.is_laid_out_anew
     ]
     header = ("region", "workload", "combination", "add", "keep", "remove", "")
-    if rows:
-        lines += map(Line, table(header, rows, right=(3, 4, 5)))
+    return [Line(text) for text in table(header, rows, right=(3, 4, 5))] if rows else []
+
+
+def diff_lines(diff: PlanDiff) -> list[Line]:
+    """The whole of ``coral plans diff``."""
+    lines = [Line(f"Plan {diff.scenario_id}, version {diff.before} -> {diff.after}", "bold"), *change_lines(diff)]
     delta = diff.cost_delta_usd_per_h
     sign = "-" if delta < 0 else "+"
     lines.append(

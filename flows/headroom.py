@@ -40,11 +40,18 @@ class SimulatedHeadroom:
     once: results lie in the lake under ``headroom/`` (where it may be written) by the hash of all that decides them.
 
     ``streams``: (stream, its name in the key) of models whose requests are not Poisson with the scenario's lengths.
+    ``simulates`` False: what the lake knows, nothing of other workloads.
     """
 
     def __init__(
-        self, loaded: LoadedScenario, lake: Lake, streams: Mapping[str, tuple[RequestsAt, str]] | None = None
+        self,
+        loaded: LoadedScenario,
+        lake: Lake,
+        streams: Mapping[str, tuple[RequestsAt, str]] | None = None,
+        *,
+        simulates: bool = True,
     ) -> None:
+        self._simulates = simulates
         self._loaded, self._lake = loaded, lake
         self._workloads = {workload.workload_id: workload for workload in loaded.workloads}
         self._builders: dict[str, InstanceBuilder] = {}
@@ -60,13 +67,14 @@ class SimulatedHeadroom:
             if self._workloads[name].phase is Phase.DECODE:
                 decoders[self._workloads[name].model.model] = mine
 
-        def safe_use(name: str) -> float:
+        def safe_use(name: str) -> float | None:
             workload = self._workloads[name]
             receivers = decoders.get(workload.model.model, []) if workload.phase is Phase.PREFILL else []
             return self._safe_use(workload, instances[name], receivers)
 
         with ThreadPoolExecutor(2) as pool:
-            return dict(zip(instances, pool.map(safe_use, instances), strict=True))
+            found = dict(zip(instances, pool.map(safe_use, instances), strict=True))
+        return {name: share for name, share in found.items() if share is not None}
 
     def instances(self, result: AllocationResult) -> list[SimInstance]:
         """What is simulated: every copy of every instance."""
@@ -111,7 +119,7 @@ class SimulatedHeadroom:
 
     def _safe_use(
         self, workload: Workload, instances: Sequence[SimInstance], receivers: Sequence[SimInstance]
-    ) -> float:
+    ) -> float | None:
         from tasks.simulation.headroom import headroom, instances_class
         from warehouse.results import find_result, write_result
 
@@ -129,6 +137,8 @@ class SimulatedHeadroom:
         }
         result_id = short_hash(inputs)
         known = self._known.get(result_id) or find_result(self._lake.root, result_id, KIND)
+        if known is None and not self._simulates:
+            return None
         if known is None:
             found = headroom(
                 instances,

@@ -81,26 +81,26 @@ def _decide(
 
     with progress_stage(progress, "allocate"):
         inputs = planning_inputs(loaded, lake, library_id, last)
-        inputs, result, notes = _choose(loaded, lake, library_id, inputs)
+        inputs, result, notes = choose(loaded, lake, library_id, inputs)
     with progress_stage(progress, "baselines"):
         baselines = _baselines(inputs.problem, result)
         restriction = restriction_notes(loaded, lake, library_id, inputs.problem)
     with progress_stage(progress, "check"):
-        plan = _document(loaded, lake, library_id, last, inputs, result, baselines, (*notes, *restriction), now)
+        plan = plan_document(loaded, lake, library_id, last, inputs, result, baselines, (*notes, *restriction), now)
     return plan, frame_of(inputs.problem, library_id, loaded.scenario.policy, inputs.set_aside)
 
 
-def _choose(
+def choose(
     loaded: LoadedScenario, lake: Lake, library_id: str, inputs: PlanningInputs
 ) -> tuple[PlanningInputs, AllocationResult, tuple[PlanWarning, ...]]:
     """The solver's answer; with ``headroom: auto`` that to the shares at which its own instances keep their SLOs."""
     if not loaded.is_headroom_computed:
-        return inputs, _solve(inputs.problem), ()
+        return inputs, solve(inputs.problem), ()
     from flows.headroom import SimulatedHeadroom
     from flows.planning_inputs import inputs_hash
     from tasks.allocation.headroom import settle
 
-    settled = settle(inputs.problem, _solve, SimulatedHeadroom(loaded, lake))
+    settled = settle(inputs.problem, solve, SimulatedHeadroom(loaded, lake))
     alias = {workload.workload_id: workload.alias for workload in loaded.workloads}
     notes = tuple(
         PlanWarning(
@@ -115,7 +115,7 @@ def _choose(
     return settled_inputs, settled.result, notes
 
 
-def _solve(problem: AllocationProblem) -> AllocationResult:
+def solve(problem: AllocationProblem) -> AllocationResult:
     """The solver's answer, refused unless it is a plan that the independent check accepts."""
     from tasks.allocation.checker import check_result
     from tasks.allocation.covers.solver import solve_covers
@@ -138,7 +138,7 @@ def _baselines(problem: AllocationProblem, result: AllocationResult) -> PlanBase
     from tasks.allocation.headroom import with_headroom
     from tasks.baselines.homo import homo_greedy, homo_optimal
 
-    full = _solve(with_headroom(problem, {c.workload_id: 1.0 for c in problem.candidates}))
+    full = solve(with_headroom(problem, {c.workload_id: 1.0 for c in problem.candidates}))
     problem = replace(problem, init_share=0.0, running={})
     optimal, greedy = homo_optimal(problem, BASELINE_LIMITS), homo_greedy(problem)
     return PlanBaselines(
@@ -150,7 +150,7 @@ def _baselines(problem: AllocationProblem, result: AllocationResult) -> PlanBase
     )
 
 
-def _document(
+def plan_document(
     loaded: LoadedScenario,
     lake: Lake,
     library_id: str,
