@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from catalogs.errors import CoralError, Finding, InputError, finding_lines, printable
+from catalogs.errors import CoralError, Finding, InputError, clipped, finding_lines, printable
 from flows.cli_streams import stdout_errors
 
 if TYPE_CHECKING:
@@ -92,14 +92,13 @@ def percentile_of(text: str | None) -> float | None:
     """``p90`` -> 90.0. Raises CoralError for another form."""
     if text is None:
         return None
+    from catalogs.cells import plain_number
+
     number = text.removeprefix("p")
-    try:
-        value = float(number)
-    except ValueError:
-        value = 0.0
-    if number == text or not 50 <= value < 100:
+    value = plain_number(number)
+    if number == text or value is None or not 50 <= value <= 99.99:
         raise CoralError(
-            f"--safety {text!r} is not a percentile", remedy="write p90, or another from p50 to below p100"
+            f"--safety {clipped(text)!r} is not a percentile", remedy="write p90, or another from p50 to p99.99"
         )
     return value
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
+from pydantic import BaseModel
 from scenario_cases import NUMBERS, M, Path_, assert_one, check, key, with_value
 
-from catalogs.scenario_schema import LEAST_DEMAND, MOST_DEMAND, MOST_NODES
-from catalogs.tables import schema_of
+from catalogs.scenario_schema import LEAST_DEMAND, MOST_DEMAND, MOST_NODES, Scenario, Within
+from catalogs.tables import DATA_DIR, schema_of
 
 HUGE_OR_TINY = [1e308, 1.7976931348623157e308, 2**63, 10**25, 10**400, -(10**400), 1e-300, 5e-324]
 
@@ -57,6 +61,36 @@ ONLY_REASONS = {
 )
 def test_numbers_just_outside(tmp_path: Path, path: Path_, value: float) -> None:
     assert_one(check(tmp_path, with_value(path, value)), path, str(value), "is out of range", NUMBERS[path][1])
+
+
+def bounds_of(kind: Any, name: str = "") -> Iterator[tuple[str, Within | None]]:
+    """(name, bounds) of every number in a section and in those below it; None where a number has no bounds."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        marks = [mark for mark in parts[1:] if isinstance(mark, Within)]
+        yield from [(name, marks[0])] if marks else bounds_of(parts[0], name)
+    elif parts and origin is not Literal:
+        for part in parts:
+            yield from bounds_of(part, name)
+    elif isinstance(kind, type) and issubclass(kind, BaseModel):
+        for field, hint in get_type_hints(kind, include_extras=True).items():
+            yield from bounds_of(hint, field)
+    elif kind in (int, float):
+        yield name, None
+
+
+def test_every_number_is_bounded_and_documented() -> None:
+    found = dict(bounds_of(Scenario))
+    assert found.keys() >= {str(path[-1]) for path in NUMBERS if path[-1] not in {"aws", "percentile"}}
+    assert [name for name, bounds in found.items() if bounds is None] == []
+    text = (DATA_DIR / "README.md").read_text().split("## Bounds of a scenario's numbers")[1].split("\n## ")[0]
+    stated = {
+        name.rsplit(".", 1)[-1]: (float(low), float(high))
+        for keys, low, high in re.findall(r"^\| (.+) \| ([0-9.]+) \| ([0-9.]+) \|$", text, re.MULTILINE)
+        for name in re.findall("`([a-z_.]+)`", keys)
+        if name not in {"lengths", "headroom"}
+    }
+    assert stated == {name: (bounds.low, bounds.high) for name, bounds in found.items() if bounds}
 
 
 def test_demand_has_the_same_bounds_in_the_scenario_and_in_the_demand_file() -> None:
