@@ -137,7 +137,10 @@ def _build(settings: BuildSettings, inputs: BuildInputs, progress: Progress) -> 
         progress.finish("start server")
         from flows.build_flow import run_build_flow
 
-        return run_build_flow(settings, inputs, progress)
+        result = run_build_flow(settings, inputs, progress)
+    # What workers that were killed meanwhile have left.
+    remove_temporaries(settings.lake_root)
+    return result
 
 
 def _import_flow() -> None:

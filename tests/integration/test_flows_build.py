@@ -149,11 +149,10 @@ def test_a_second_run_does_not_even_import_prefect(built: Built) -> None:
 
 
 def test_stopped_at_any_moment_it_goes_on_and_gives_the_same_library(built: Built, tmp_path: Path) -> None:
-    """kill -9 while profiling, while solving and before registration, then Ctrl-C: no process stays, no work is lost."""
+    """kill -9 while solving and before registration, then Ctrl-C: no process stays, no work is lost."""
     lake, cwd = tmp_path / "lake", make_hostile(tmp_path / "cwd")
     kept: dict[str, bytes] = {}
     moments = {
-        "profiling": lambda _: wait_for_a_file(lake / "shards" / "profile_rows"),
         "solving": lambda _: wait_for_a_file(lake / "shards" / "solved_templates"),
         "before registration": lambda process: wait_for_line(process, "frontier:"),
         "interrupted": lambda process: wait_for_line(process, "frontier:"),
