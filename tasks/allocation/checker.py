@@ -77,7 +77,7 @@ def check_decision(problem: AllocationProblem, rows: Sequence[DecisionRow], tota
     """All rules on decision rows and stated totals."""
     if totals.status not in _PLANNED:
         return [f"status {totals.status} carries no plan"]
-    templates = template_facts(problem)
+    templates = template_facts(problem, rows)
     faults = row_faults(problem, rows, templates)
     if faults:
         return faults  # the rules below would only repeat them in other words
@@ -90,11 +90,17 @@ def check_decision(problem: AllocationProblem, rows: Sequence[DecisionRow], tota
     ]
 
 
-def template_facts(problem: AllocationProblem) -> dict[tuple[str, str], _Template]:
-    """By (workload id, template id): nodes by configuration and planned req/s of one instance."""
+def template_facts(problem: AllocationProblem, rows: Iterable[DecisionRow]) -> dict[tuple[str, str], _Template]:
+    """By (workload id, template id), of the templates in ``rows``: nodes by configuration and planned req/s of one instance.
+
+    Of those alone: a library has hundreds of thousands, and every plan is checked.
+    """
     facts = {}
+    named = {row.template_id for row in rows}
     for w, candidates in enumerate(problem.candidates):
         for i, template_id in enumerate(candidates.template_ids):
+            if template_id not in named:
+                continue
             nodes = {config: int(candidates.counts[i][k]) for k, config in enumerate(problem.node_configs)}
             tok_per_s = int(candidates.throughput_mtok_per_s[i]) / 1000
             rate = tok_per_s * candidates.headroom / candidates.tokens_per_request

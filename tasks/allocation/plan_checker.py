@@ -205,7 +205,7 @@ def _offer_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow
             if row.availability_basis != basis:
                 faults.append(f"offer {row.offer_id}: availability is {row.availability_basis.value}, not {basis}")
         rented[row.region, row.node_config] += row.nodes
-    used = nodes_used(rows, template_facts(problem))
+    used = nodes_used(rows, template_facts(problem, rows))
     if {key: n for key, n in rented.items() if n} != used or any(row.nodes < 1 for row in plan.offers):
         faults.append(f"nodes rented {dict(rented)} are not the nodes used {dict(used)}")
     bill = math.fsum(row.nodes * row.price_usd_per_h for row in plan.offers)
@@ -220,13 +220,13 @@ def _candidates(problem: AllocationProblem, workload_id: str) -> WorkloadCandida
 
 def _missing_req_per_s(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow]) -> float:
     own = [row for row in rows if row.workload_id in demand.workload_ids]
-    missing = demand.planned_req_per_s - served_req_per_s(demand, own, template_facts(problem))[0]
+    missing = demand.planned_req_per_s - served_req_per_s(demand, own, template_facts(problem, own))[0]
     return missing if missing > demand.planned_req_per_s * TOLERANCE else 0.0
 
 
 def _regions_of(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow]) -> int:
     own = [row for row in rows if row.workload_id in demand.workload_ids]
-    return served_req_per_s(demand, own, template_facts(problem))[1]
+    return served_req_per_s(demand, own, template_facts(problem, own))[1]
 
 
 def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow], facts: PlanFacts) -> list[str]:
@@ -271,7 +271,7 @@ def _shortfall_faults(problem: AllocationProblem, plan: Plan, rows: list[Decisio
                 expected[workload_id] = missing * _candidates(problem, workload_id).tokens_per_request
     if sorted(expected) != sorted(row.workload_id for row in plan.shortfalls):
         return [f"shortfalls are stated for {len(plan.shortfalls)} workloads, {len(expected)} miss something"]
-    used = nodes_used(rows, template_facts(problem))
+    used = nodes_used(rows, template_facts(problem, rows))
     for row in plan.shortfalls:
         if row.workload != _candidates(problem, row.workload_id).alias:
             faults.append(f"shortfall of {row.workload_id}: workload {row.workload!r} is not its name")
