@@ -11,7 +11,18 @@ import sys
 import typer
 
 from catalogs.errors import CoralError
-from flows import cli_inputs, cli_lake, cli_models, cli_plan, cli_plans, cli_profiles, cli_simulate, cli_sql, cli_whatif
+from flows import (
+    cli_compare,
+    cli_inputs,
+    cli_lake,
+    cli_models,
+    cli_plan,
+    cli_plans,
+    cli_profiles,
+    cli_simulate,
+    cli_sql,
+    cli_whatif,
+)
 from flows.cli_common import ExitCode, say, say_error
 from flows.cli_faults import check_arguments, system_fault
 from flows.cli_streams import StdoutError, flush_stdout, leave_stdout, settle_streams
@@ -34,6 +45,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+cli_compare.register(app)
 cli_inputs.register(app)
 cli_lake.register(app)
 cli_models.register(app)

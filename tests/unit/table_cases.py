@@ -88,6 +88,16 @@ FEED_ROWS = {
         "as_of": "2026-07-30",
         "source": "bench.json",
     },
+    "fleet": {
+        "region": "aws/eu-west-1",
+        "instance_type": "g6e.12xlarge",
+        "count": "3",
+        "model": "qwen3-32b",
+        "phase": "decode",
+        "tp": "2",
+        "pp": "1",
+        "replicas": "2",
+    },
 }
 
 
