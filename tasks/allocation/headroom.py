@@ -1,10 +1,11 @@
 """Headroom settled with the plan: shares of the rates at which the very instances that are chosen keep their SLOs.
 
 How much a workload's instances can be used depends on which and how many they are, and which are chosen depends on how much
-they can be used. Two ways from the start values, of which the cheaper plan counts. *Follow*: choose, measure, choose again
-with what was measured, until a choice keeps what it was made with. *Set aside*: plan with the largest share any choice so
-far had, and set aside the templates of a choice that does not keep it, until one does. The start is made as if nothing
-ran, so that equal inputs give equal shares whatever was planned before.
+they can be used. So choices are made with shares that may be too large, and measured. Where a choice does not keep its
+share, its templates are set aside; where that has happened twice, or little is missing, the share falls to the largest one
+measured below it, and templates that keep this one are let in again. Once a choice keeps its shares they rise to what it is
+safe at, until nothing is to be gained. The start is made as if nothing ran, so that equal inputs give equal shares whatever
+was planned before.
 """
 
 from __future__ import annotations
@@ -21,13 +22,9 @@ Solve = Callable[[AllocationProblem], AllocationResult]
 Measure = Callable[[AllocationResult], Mapping[str, float]]
 """The largest safe use, 0..1 of their rates, of the instances chosen for each workload id; none chosen = absent."""
 
-# Choices with what was measured, and with templates set aside. What a further search must be able to save: from the shares
-# seen, and from the start values, which promise more than they keep.
-_ROUNDS, _SET_ASIDE_ROUNDS = 4, 8
-# Where that fails: choices that only lower their shares, and below which use templates are not worth keeping.
-_LOWERING_ROUNDS, _HOPELESS = 12, 0.15
-_GAIN, _GAIN_FROM_START = 2e-3, 0.05
-_SAME = 0.005
+# Choices at most; how often templates are set aside before the share falls, and by how much it may fall at once; what a
+# further choice must be able to save.
+_ROUNDS, _FAILURES, _NEAR, _GAIN = 10, 2, 0.03, 2e-3
 # Where not even the least use keeps the SLO there is nothing to plan with; the plan says so.
 LEAST = 0.05
 
@@ -86,88 +83,84 @@ def without_templates(problem: AllocationProblem, out: Mapping[str, frozenset[st
 
 
 def settle(problem: AllocationProblem, solve: Solve, measure: Measure) -> Settled:
-    """The cheapest choice found that keeps its SLOs at the planned rates; where none was found, the last, with what it is
-    short of. ``problem`` holds the start values. Raises what ``solve`` and ``measure`` raise."""
+    """The cheapest choice found that keeps its SLOs at the planned rates; where none was found, the one that is least short.
+    ``problem`` holds the start values. Raises what ``solve`` and ``measure`` raise."""
     search = _Search(problem, solve, measure)
-    best = search.follow()
-    for floor, gain in (({}, _GAIN), (search.start, _GAIN_FROM_START)):
-        if best is None or search.can_gain(best, floor, gain):
-            other = search.set_aside(floor)
-            best = other if best is None or _rank(other) < _rank(best) else best
+    share, best, done = search.first_share(), None, set[str]()
+    for _ in range(_ROUNDS):
+        out = search.set_aside(share)
+        asked = repr((sorted(share.items()), sorted((name, sorted(gone)) for name, gone in out.items())))
+        if asked in done:
+            break
+        done.add(asked)
+        found = search.choose(share, out)
+        if found.short:
+            if best is not None and not _can_gain(found, best):
+                break
+            share = search.learn(found, share)
+        else:
+            share = search.raised(found, share)
+        best = found if best is None or _rank(found) < _rank(best) else best
     assert best is not None
-    return min(best, search.lower(best), key=_rank) if best.short else best
+    return best
 
 
 class _Search:
+    """What was learnt: per workload, templates of choices that did not keep their share and the use these are safe at."""
+
     def __init__(self, problem: AllocationProblem, solve: Solve, measure: Measure) -> None:
         self._problem, self._solve, self._measure = problem, solve, measure
-        self.start = {c.workload_id: c.headroom for c in problem.candidates}
-        self._largest: dict[str, float] = {}
+        self._known: dict[str, list[tuple[frozenset[str], float]]] = {}
+        self._failures: dict[str, int] = {}
 
-    def follow(self) -> Settled | None:
-        """Choices with what the one before was measured at; the best that keeps it."""
-        safe = self._measured(self._solve(replace(self._problem, init_share=0.0, running={})))
-        best, share = None, self.start
-        for _ in range(_ROUNDS):
-            share = share | {name: max(value, LEAST) for name, value in safe.items()}
-            found = self._choose(share, {})
-            if not found.short and (best is None or _rank(found) < _rank(best)):
-                best = found
-            if all(abs(value - share[name]) <= _SAME for name, value in found.safe.items()):
-                break
-            safe = found.safe
-        return best
+    def first_share(self) -> dict[str, float]:
+        """The start values, or what a choice made with them is safe at if that is more."""
+        safe = self._measure(self._solve(replace(self._problem, init_share=0.0, running={})))
+        return {c.workload_id: max(c.headroom, safe.get(c.workload_id, 0.0)) for c in self._problem.candidates}
 
-    def can_gain(self, best: Settled, floor: Mapping[str, float], gain: float) -> bool:
-        """Whether the shares of :meth:`set_aside`, if every template had them, would save more than ``gain``."""
-        if best.short:
-            return True
-        if best.result.theta < 1:
-            return False  # all that can be had is taken: which templates share it out matters little
-        ideal = self._solve(with_headroom(self._problem, self._hopes(floor)))
-        return ideal.objective_usd < best.result.objective_usd * (1 - gain)
+    def set_aside(self, share: Mapping[str, float]) -> dict[str, frozenset[str]]:
+        """Templates known not to keep ``share``, by workload id; none where there are no others."""
+        out = {}
+        for name, known in self._known.items():
+            bad = frozenset().union(*(templates for templates, safe in known if safe < share[name] - 1e-9))
+            if 0 < len(bad) < self._templates(name):
+                out[name] = bad
+        return out
 
-    def set_aside(self, floor: Mapping[str, float]) -> Settled:
-        """Choices with the largest shares seen, at least ``floor``, without the templates of choices that do not keep
-        them; then with what those chosen are safe at."""
-        share, out = self._hopes(floor), dict[str, frozenset[str]]()
-        found = self._choose(share, out)
-        for _ in range(_SET_ASIDE_ROUNDS):
-            if not found.short:
-                break
-            for name in found.short:
-                for guilty in self._guilty(found, name, share[name]):
-                    bad = frozenset(row.template_id for row in found.result.instances if row.workload_id == guilty)
-                    if self._templates_left(guilty, out) > len(bad) > 0:
-                        out = out | {guilty: out.get(guilty, frozenset()) | bad}
-                    else:
-                        share = share | {name: max(min(share[name], found.safe[name]), LEAST)}
-            found = self._choose(share, out)
-        higher = share | {name: max(value, share[name]) for name, value in found.safe.items()}
-        if not found.short and any(higher[name] > share[name] + _SAME for name in higher):
-            return min(found, self._choose(higher, out), key=_rank)
-        return found
+    def choose(self, share: Mapping[str, float], out: Mapping[str, frozenset[str]]) -> Settled:
+        """The choice with ``share`` and without the templates ``out``, measured."""
+        asked = with_headroom(self._problem, share)
+        asked = without_templates(asked, out) if out else asked
+        result = self._solve(asked)
+        safe, used = self._measure(result), uses(asked, result)
+        short = {name: (used[name], safe[name]) for name in used if used[name] > safe[name] * (1 + 1e-9)}
+        return Settled(asked, result, safe, short, out)
 
-    def lower(self, last: Settled) -> Settled:
-        """Choices from ``last`` on with shares that only fall to what was measured, and without templates of choices that can
-        hardly be used; the best of them."""
-        share, out, best = {c.workload_id: c.headroom for c in last.problem.candidates}, dict(last.set_aside), last
-        for _ in range(_LOWERING_ROUNDS):
-            for name in last.short:
-                bad = frozenset(row.template_id for row in last.result.instances if row.workload_id == name)
-                if last.safe[name] < _HOPELESS and self._templates_left(name, out) > len(bad):
-                    out = out | {name: out.get(name, frozenset()) | bad}
-                else:
-                    share = share | {name: max(min(share[name], last.safe[name]), LEAST)}
-            last = self._choose(share, out)
-            best = min(best, last, key=_rank)
-            if not last.short:
-                break
-        return best
+    def raised(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
+        """The shares that ``found`` is safe at, where they are larger."""
+        self._failures = {}
+        return {name: max(value, found.safe.get(name, 0.0)) for name, value in share.items()}
 
-    def _hopes(self, floor: Mapping[str, float]) -> dict[str, float]:
-        seen = self.start | {name: max(value, LEAST) for name, value in self._largest.items()}
-        return {name: max(value, floor.get(name, 0.0)) for name, value in seen.items()}
+    def learn(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
+        """Remembers what is short in ``found``; the shares to try next."""
+        new = dict(share)
+        for name in found.short:
+            guilty = self._guilty(found, name, share[name])
+            if name not in guilty and all([self._spare(other, _of(found, other)) for other in guilty]):
+                continue
+            has_others = self._spare(name, _of(found, name), found.safe[name])
+            self._failures[name] = self._failures.get(name, 0) + 1
+            if found.safe[name] >= share[name] - _NEAR or self._failures[name] >= _FAILURES or not has_others:
+                self._failures[name] = 0
+                lower = [safe for _, safe in self._known[name] if LEAST <= safe < share[name] - 1e-9]
+                new[name] = max(lower, default=LEAST)
+        return new
+
+    def _spare(self, name: str, templates: frozenset[str], safe: float = -1.0) -> bool:
+        """Remembers that ``templates`` are safe up to ``safe`` only; whether others are left."""
+        known = self._known.setdefault(name, [])
+        known.append((templates, safe))
+        return len(frozenset().union(*(each for each, _ in known))) < self._templates(name)
 
     def _guilty(self, found: Settled, name: str, share: float) -> list[str]:
         """Whose templates to set aside where ``name`` is short: its own, or, where these hold by themselves, those of the
@@ -178,22 +171,20 @@ class _Search:
         demand = next(d for d in self._problem.demands if name in d.workload_ids)
         return [other for other in demand.workload_ids if other != name] or [name]
 
-    def _templates_left(self, name: str, out: Mapping[str, frozenset[str]]) -> int:
-        everything = next(c for c in self._problem.candidates if c.workload_id == name)
-        return len(everything.template_ids) - len(out.get(name, frozenset()))
+    def _templates(self, name: str) -> int:
+        return len(next(c for c in self._problem.candidates if c.workload_id == name).template_ids)
 
-    def _measured(self, result: AllocationResult) -> Mapping[str, float]:
-        safe = self._measure(result)
-        self._largest |= {name: max(value, self._largest.get(name, 0.0)) for name, value in safe.items()}
-        return safe
 
-    def _choose(self, share: Mapping[str, float], out: Mapping[str, frozenset[str]]) -> Settled:
-        asked = with_headroom(self._problem, share)
-        asked = without_templates(asked, out) if out else asked
-        result = self._solve(asked)
-        safe, used = self._measured(result), uses(asked, result)
-        short = {name: (used[name], safe[name]) for name in used if used[name] > safe[name] * (1 + 1e-9)}
-        return Settled(asked, result, safe, short, out)
+def _of(found: Settled, name: str) -> frozenset[str]:
+    return frozenset(row.template_id for row in found.result.instances if row.workload_id == name)
+
+
+def _can_gain(found: Settled, best: Settled) -> bool:
+    """Whether choices beyond ``found``, which is short, may beat ``best``: what is learnt makes them dearer, as a rule."""
+    if best.short:
+        return True
+    theta, known = (round(each.result.theta, 9) for each in (found, best))
+    return theta > known or (theta == known and found.result.objective_usd < best.result.objective_usd * (1 - _GAIN))
 
 
 def _rank(settled: Settled) -> tuple[float, float, float]:

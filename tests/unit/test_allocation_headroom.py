@@ -78,6 +78,25 @@ def test_choices_that_alternate_end_in_the_cheaper_one_that_holds() -> None:
     assert not settled.short
 
 
+def test_a_share_that_is_nearly_kept_falls_and_the_template_stays() -> None:
+    """118 req/s: three ``cheap`` at 0.8 are used to 0.787; at the 0.78 they hold four are needed, for less than ``solid``."""
+    settled = settle(case(demand=118.0), solve, measure_by({"cheap": 0.78, "solid": 0.5}))
+    assert chosen(settled.result) == {"cheap": 4}
+    assert settled.problem.candidates[0].headroom == 0.78
+    assert not settled.set_aside
+
+
+def test_after_two_failures_the_share_falls_and_what_keeps_it_is_let_in_again() -> None:
+    """``cheap`` holds 0.5, ``mid`` 0.4, ``solid`` 0.3: all miss 0.8. At 0.5 four ``cheap`` serve 90 req/s for 4 USD/h."""
+    templates = {"cheap": ({"L4x1": 1}, 50), "mid": ({"L4x1": 1}, 49), "solid": ({"A10Gx1": 1}, 100)}
+    own = workload("a", Phase.AGGREGATED, templates, CONFIGS, headroom=0.8)
+    asked = problem([own], {"a": 90.0}, PRICE, {(R1, name): 20 for name in CONFIGS}, configs=CONFIGS)
+    settled = settle(asked, solve, measure_by({"cheap": 0.5, "mid": 0.4, "solid": 0.3}))
+    assert chosen(settled.result) == {"cheap": 4}
+    assert settled.problem.candidates[0].headroom == 0.5
+    assert settled.set_aside == {"a-aggregated": frozenset({"mid"})}
+
+
 def test_where_nothing_holds_the_plan_says_what_it_is_short_of() -> None:
     settled = settle(case(demand=400.0), solve, measure_by({"cheap": 0.0, "solid": 0.0}))
     (short,) = settled.short.values()
