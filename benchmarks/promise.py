@@ -31,7 +31,7 @@ from flows.planning_inputs import planning_inputs
 from flows.settings import BuildSettings, SilentProgress
 from tasks.allocation.headroom import Settled, settle, uses
 from tasks.simulation.engine import simulate
-from tasks.simulation.headroom import RequestsAt, poisson_at
+from tasks.simulation.headroom import WARM_UP_SHARE, RequestsAt, poisson_at
 from tasks.simulation.metrics import ModelReport, Slo, report
 from tasks.simulation.streams import ModelStream, moment_pairs, stream_requests
 from tasks.simulation.types import Floats, Ints, Requests, SimInstance
@@ -83,14 +83,18 @@ def attainment(
 
 
 def trace_at(model: str, arrival_s: Floats, pairs: tuple[Ints, Ints]) -> RequestsAt:
-    """The trace at any rate, started over until it has the requests of a stream: its clock is scaled."""
+    """The trace at any rate, started over until it has the requests of a stream: its clock is scaled. The warm-up, which is
+    not judged, is the trace's end: the whole of it is judged, its busiest minutes among it."""
     n = len(arrival_s)
     repeats = -(-STREAM_REQUESTS // n)
-    gap = arrival_s[-1] / (n - 1)
-    times = np.concatenate([arrival_s + k * (arrival_s[-1] + gap) for k in range(repeats)])
-    unit_s = times * len(times) / (times[-1] + gap)
-    inputs, outputs = (np.tile(tokens, repeats) for tokens in pairs)
-    number = np.zeros(len(times), dtype=np.int64)
+    period = (arrival_s[-1] - arrival_s[0]) * n / (n - 1)
+    times = np.concatenate([arrival_s - arrival_s[0] + k * period for k in range(repeats)])
+    lead = 1 + int((times >= repeats * period * (1 - WARM_UP_SHARE / (1 - WARM_UP_SHARE))).sum())
+    index = np.concatenate([np.arange(len(times) - lead, len(times)), np.arange(len(times))])
+    shifted = times[index] - np.where(np.arange(len(index)) < lead, repeats * period, 0.0)
+    unit_s = (shifted - shifted[0]) * n / period
+    inputs, outputs = (np.tile(tokens, repeats)[index] for tokens in pairs)
+    number = np.zeros(len(index), dtype=np.int64)
     return lambda rate: Requests(unit_s / rate, inputs, outputs, number, (model,))
 
 

@@ -26,7 +26,7 @@ Measure = Callable[[AllocationResult], Mapping[str, float]]
 # further choice must be able to save.
 _ROUNDS, _FAILURES, _NEAR, _GAIN = 10, 2, 0.03, 2e-3
 # Where not even the least use keeps the SLO there is nothing to plan with; the plan says so.
-LEAST = 0.05
+LEAST = 0.02
 
 
 @dataclass(frozen=True, slots=True)
