@@ -15,7 +15,7 @@ from flows import build_work
 from flows.batching import batch_by_work
 from flows.build_explain import nothing_fits
 from flows.build_inputs import BuildInputs, WorkloadInputs
-from flows.build_sample import SampledWorkload, SampleJob, SampleResult
+from flows.build_sample import SampledWorkload, SampleResult, all_samples, sample_jobs
 from flows.fan_out import run_all
 from flows.runner import code_hash
 from flows.settings import BuildResult, BuildSettings, Progress, WorkloadCounts, progress_stage
@@ -29,6 +29,7 @@ from warehouse.records import BuildRecord, BuildStatus, LandedShard, LibraryReco
 # Reading the profiles of a workload, and making curves of them.
 _CHUNK_OVERHEAD_S = 0.3
 _REMOTE_SLOTS = 16
+_SAMPLE_JOBS = 2
 
 
 # Profile files by workload id and GPU type.
@@ -190,19 +191,22 @@ class BuildRun:
         profiles: Profiles,
     ) -> SampleResult:
         """Solve some combinations again by the ILP. A disagreement is recorded as a failed build and raised."""
-        workloads = tuple(
+        settings, count = self.settings, len(self.by_id)
+        workloads = [
             SampledWorkload(
                 item.workload.alias,
                 tuple(spec for spec in shards if spec.workload_id == name),
                 tuple(file for file in files if file.workload_id == name),
                 tuple(profiles[name].values()),
+                settings.sample_n // count + (number < settings.sample_n % count),
             )
-            for name, item in self.by_id.items()
-        )
-        settings = self.settings
-        job = SampleJob(self.lake_root, library_id, workloads, settings.sample_n, settings.sample_time_s)
-        results: list[SampleResult] = self.stage("check sample", [job], [f"{job.n} combinations"])
-        result = results[0]
+            for number, (name, item) in enumerate(self.by_id.items())
+        ]
+        # No more jobs than surely run side by side: each may take all the time there is.
+        n_jobs = min(settings.threads, _SAMPLE_JOBS)
+        jobs = sample_jobs(self.lake_root, library_id, workloads, n_jobs, settings.sample_time_s)
+        labels = [f"{sum(workload.n for workload in job.workloads)} combinations" for job in jobs]
+        result = all_samples(self.stage("check sample", jobs, labels))
         if result.disagreements:
             record = self.record(library_id, (), len(shards), 0, result, BuildStatus.FAILED)
             with Lake.open(self.lake_root) as lake:

@@ -6,7 +6,7 @@ The sample is drawn from the library's id, so a repeated build checks the same c
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,22 +25,22 @@ REL_TOLERANCE = 1e-9
 
 @dataclass(frozen=True)
 class SampledWorkload:
-    """All shards of a workload with their files, and its profile files."""
+    """All shards of a workload with their files, its profile files, and how many combinations to check (at least one)."""
 
     alias: str
     shards: tuple[ShardSpec, ...]
     files: tuple[LandedShard, ...]
     profiles: tuple[LandedShard, ...]
+    n: int
 
 
 @dataclass(frozen=True)
 class SampleJob:
-    """Check about ``n`` combinations, evenly over the workloads, as far as ``time_s`` go (at least one of each)."""
+    """Check combinations of ``workloads`` as far as ``time_s`` go (at least one of each)."""
 
     lake_root: Path
     library_id: str
     workloads: tuple[SampledWorkload, ...]
-    n: int
     time_s: float
 
 
@@ -53,6 +53,24 @@ class SampleResult:
     disagreements: tuple[str, ...]
 
 
+def sample_jobs(
+    lake_root: Path, library_id: str, workloads: Sequence[SampledWorkload], jobs: int, time_s: float
+) -> list[SampleJob]:
+    """Up to ``jobs`` jobs of ``time_s`` each that check all ``workloads``, but those of no combinations."""
+    wanted = [workload for workload in workloads if workload.n]
+    parts = [tuple(wanted[number::jobs]) for number in range(jobs)]
+    return [SampleJob(lake_root, library_id, part, time_s) for part in parts if part]
+
+
+def all_samples(results: Sequence[SampleResult]) -> SampleResult:
+    """The results of all jobs as one; of none: nothing was compared."""
+    return SampleResult(
+        sum(result.n for result in results),
+        max((result.max_rel_diff for result in results), default=0.0),
+        tuple(text for result in results for text in result.disagreements),
+    )
+
+
 def check_sample(job: SampleJob) -> SampleResult:
     """Solve a sample's combinations again by the paper's ILP and compare the rates with the stored ones."""
     from tasks.allocation.types import SolveLimits
@@ -60,7 +78,7 @@ def check_sample(job: SampleJob) -> SampleResult:
 
     started = time.monotonic()
     n, worst, wrong = 0, 0.0, []
-    for done, (workload, size) in enumerate(_shares(job).items()):
+    for done, workload in enumerate(job.workloads):
         stop_if_asked()
         # What one workload leaves over, the next ones may use.
         share_s = job.time_s * (done + 1) / len(job.workloads) - (time.monotonic() - started)
@@ -68,7 +86,7 @@ def check_sample(job: SampleJob) -> SampleResult:
             workload.shards,
             read_landed(job.lake_root, workload.files, ["combination_id", "throughput_mtok_per_s", "launch_class"]),
             *read_profiles(job.lake_root, workload.profiles),
-            size=size,
+            size=workload.n,
             seed=int(job.library_id[:8], 16),
             limits=SolveLimits(time_s=_ILP_TIME_S),
             time_s=share_s,
@@ -77,10 +95,3 @@ def check_sample(job: SampleJob) -> SampleResult:
         if check.max_rel_diff > REL_TOLERANCE:
             wrong += [f"{name} of {workload.alias}" for name in check.differing]
     return SampleResult(n, worst, tuple(wrong))
-
-
-def _shares(job: SampleJob) -> Mapping[SampledWorkload, int]:
-    """How many of the ``n`` combinations each workload gets, leaving out workloads that get none."""
-    count = len(job.workloads)
-    shares = {w: job.n // count + (number < job.n % count) for number, w in enumerate(job.workloads)}
-    return {workload: size for workload, size in shares.items() if size}

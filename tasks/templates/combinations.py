@@ -217,10 +217,13 @@ def require_room(
 
 def _largest_memory(memory: Sequence[int], n_max: int, limit: int) -> int:
     """Largest sum of 1..n_max items (with repetition) within the limit; 0 if none fits."""
-    sums = {0}
+    within, sums = (1 << (limit + 1)) - 1, 1  # bit s of sums is set where s is a sum
     for _ in range(n_max):
-        sums |= {total + size for total in sums for size in set(memory) if total + size <= limit}
-    return max(sums)
+        more = sums
+        for size in {size for size in memory if size <= limit}:
+            more |= sums << size
+        sums = more & within
+    return sums.bit_length() - 1
 
 
 def counts_of(combination_ids: pa.ChunkedArray | pa.Array) -> tuple[tuple[str, ...], NDArray[np.int8]]:

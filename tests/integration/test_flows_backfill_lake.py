@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from flows_cases import contents, write_scenario
 
@@ -14,7 +16,9 @@ from flows.backfill import backfill_library
 from flows.build import build_library, registered_library
 from flows.server import client_env, prefect_environment
 from flows.settings import BuildResult, BuildSettings
+from tasks.templates.schema import TEMPLATE_SCHEMA
 from warehouse.connect import Lake
+from warehouse.land import write_shard
 from warehouse.read import current_library_id
 from warehouse.sql import query
 
@@ -138,3 +142,25 @@ def test_damaged_files_are_computed_anew(settings: BuildSettings, base: tuple[Pa
     shutil.rmtree(damaged)
     assert contents(settings.lake_root) == before
     assert not build_library(settings).is_new
+
+
+def test_a_library_that_the_ilp_disagrees_with_is_refused_and_recorded(settings: BuildSettings) -> None:
+    """Every rate of one workload is raised by a token per second: whole files, but no solver would have written them."""
+    folder = settings.lake_root / "shards/solved_templates"
+    files = {path: pq.read_table(path, schema=TEMPLATE_SCHEMA) for path in sorted(folder.glob("*.parquet"))}
+    workload = query(settings.lake_root, "SELECT min(workload_id) AS name FROM templates")["name"][0].as_py()
+    for path, table in files.items():
+        if table["workload_id"].unique().to_pylist() == [workload]:
+            at = table.schema.get_field_index("throughput_mtok_per_s")
+            rates = pc.add(table["throughput_mtok_per_s"], 1000).cast(table.schema.field(at).type)
+            path.unlink()
+            write_shard(
+                settings.lake_root, table.set_column(at, table.schema.field(at), rates), path.name.split("-")[0]
+            )
+    with pytest.raises(RuntimeError, match="the reference ILP disagrees: "):
+        build_library(replace(settings, sample_n=4))
+    newest = "SELECT status, sample_n, sample_max_rel_diff FROM builds ORDER BY started_at DESC LIMIT 1"
+    row = query(settings.lake_root, newest).to_pylist()[0]
+    assert row["status"] == "failed"
+    assert row["sample_n"] >= 4
+    assert 0 < row["sample_max_rel_diff"] < 1

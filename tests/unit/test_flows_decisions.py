@@ -16,6 +16,7 @@ from catalogs.scenario import load_scenario
 from flows import build
 from flows.build_explain import nothing_fits
 from flows.build_inputs import BuildInputs, library_key, resolve_inputs
+from flows.build_sample import SampledWorkload, SampleResult, all_samples, sample_jobs
 from flows.build_work import _best_template, chunks, node_counts
 from flows.settings import BuildSettings
 from tasks.templates.schema import NODE_TYPE
@@ -214,3 +215,14 @@ def test_chunks_are_of_one_workload_and_of_limited_work() -> None:
     ]
     named = [(name, [shard.shard_id for shard in chunk]) for name, chunk in chunks(shards)]
     assert named == [("w1", ["a", "c"]), ("w1", ["d"]), ("w2", ["b"]), ("w2", ["e"])]
+
+
+def test_a_sample_is_shared_out_over_jobs_and_told_as_one() -> None:
+    some = [SampledWorkload(f"m{number}", (), (), (), n) for number, n in enumerate([3, 0, 2, 2])]
+    jobs = sample_jobs(Path("lake"), "l", some, 2, 60.0)
+    assert [[workload.alias for workload in job.workloads] for job in jobs] == [["m0", "m3"], ["m2"]]
+    assert {job.time_s for job in jobs} == {60.0}
+    assert sample_jobs(Path("lake"), "l", some[1:2], 2, 60.0) == []
+    told = all_samples([SampleResult(5, 0.0, ()), SampleResult(2, 0.25, ("L4x1*2 of m2",))])
+    assert told == SampleResult(7, 0.25, ("L4x1*2 of m2",))
+    assert all_samples([]) == SampleResult(0, 0.0, ())
