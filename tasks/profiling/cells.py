@@ -40,8 +40,12 @@ class Cells:
 
     @cached_property
     def cycle_ms(self) -> Floats:
-        """[combos, cycles], longest first."""
-        return np.array([cycle_grid(self.workload, s, self.settings, self.mode) for s, _ in self.combos])
+        """[combos, cycles], longest first; NaN after a stage count's last, where others have more."""
+        grids = [cycle_grid(self.workload, s, self.settings, self.mode) for s in range(1, self.max_stages + 1)]
+        padded = np.full((len(grids), max(len(grid) for grid in grids)), np.nan)
+        for row, grid in zip(padded, grids, strict=True):
+            row[: len(grid)] = grid
+        return padded[self.stages - 1]
 
     @property
     def lone_tokens(self) -> float:
@@ -54,8 +58,12 @@ class Cells:
         cycle_ms = self.cycle_ms[combo][:, None]
         if self.workload.phase is not Phase.PREFILL:
             return np.ones((len(cycle_ms), len(handover_ms)), dtype=np.int64)
-        impossible = float(self.batch_grid[-1] + 1)
         passes = passes_allowed(self.workload.slo_ms - handover_ms, self.combos[combo][0], cycle_ms, self.mode)
+        return self.tokens_in_passes(passes)
+
+    def tokens_in_passes(self, passes: Floats) -> Ints:
+        """Sub-batch with which a lone prompt is through in ``passes``; one token more than the largest pass = impossible."""
+        impossible = float(self.batch_grid[-1] + 1)
         needed = np.full(passes.shape, impossible)
         np.divide(self.lone_tokens, passes, out=needed, where=passes > 0)
         return np.ceil(np.minimum(needed, impossible) - 1e-9).astype(np.int64)

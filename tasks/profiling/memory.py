@@ -49,9 +49,8 @@ class ProfileSettings:
     # Token budget of a decode engine's pass. It computes no prompts, but an engine times its largest pass at the start and
     # leaves KV the rest, and recomputes a preempted sequence in chunks of this (vLLM's own default of the same option).
     decode_pass_tokens: int = 2048
-    # Cycle grid (see cycles.py): decode cycles are SLO / S divided by these. Most nodes do best near the longest; those
-    # that KV holds to few sequences far below it. Against a ladder of 2 % steps, single configurations of the paper's
-    # extended set lose 0.2 to 2.2 % on average per model and 14 % at worst.
+    # Cycle grid (see cycles.py): decode cycles are SLO / S divided by these, beside rungs that no SLO changes. Most nodes do
+    # best near the longest; those that KV holds to few sequences far below it.
     decode_cycle_divisors: tuple[float, ...] = (1.0, 1.07, 1.15, 1.25, 1.36, 1.5, 1.75, 2.2, 3.0, 5.0)
     # Prefill cycles are SLO / (S + m): m cycles for a prompt's wait and the passes it is cut into (cycles.py). Near 1 only
     # passes much longer than a prompt will do, and their cycle is longest.

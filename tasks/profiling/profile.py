@@ -3,8 +3,9 @@
 Rows are compact. In each (configuration, stage count, position, cycle) they run over layers 1, 2, ... up to and
 including the first number of layers that is infeasible, whose row says why; every larger number is infeasible as well.
 A configuration without factors has one row (layers 1, stages 1, position ``only``, reason ``unprofiled``).
-With one stage a row gives the best the node does at its cycle or any shorter one: the nodes of a single stage need no
-common cycle, and a node's own is replicas * pp * batch / rate where the network does not limit it.
+With one stage a row gives the best the node does at its cycle or any shorter one (decode: any at all, prefill: any of the
+grid): the nodes of a single stage need no common cycle, and a node's own is replicas * pp * batch / rate where the network
+does not limit it.
 ``batch`` is the sub-batch of one replica's inner stage: prompt tokens or sequences. ``memory_used_gib`` is that of the
 node's fullest GPU.
 """
@@ -161,6 +162,7 @@ def _rows(rates: ConfigRates, cells: Cells) -> pa.Table:
     shown = feasible.copy()
     shown[:, :, 0] = True
     shown[:, :, 1:] |= feasible[:, :, :-1]
+    shown &= ~np.isnan(cells.cycle_ms)[:, :, None]
     combo, cycle, layer = np.nonzero(shown)
     at = (combo, cycle, layer)
     good = feasible[at]

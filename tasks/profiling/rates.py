@@ -99,8 +99,10 @@ class LayoutSolver:
         inner = self.inner_stages(stages, position)
         budget = cells.cycle_ms[i][:, None] / self.inner_passes(stages)
         holds, by_memory = self.largest_by_memory(inner, stages * pp)
-        in_time = self._largest_in_time(inner, budget, self.times.layer)
+        in_time = self.largest_in_time(inner, budget, self.times.layer)
         index = np.minimum(in_time, by_memory[None, :])
+        if self._chooses_cycle(stages):
+            index = self._fastest_up_to(inner, index)
         batch = np.where(index > 0, cells.batch_grid[np.maximum(index, 1) - 1], 0)
         tokens = cells.lone_tokens_needed(i, self.handover_ms(position))
         needed = cells.entries(tokens)
@@ -116,6 +118,23 @@ class LayoutSolver:
             rate = np.minimum(rate, self._network_rate(position)[None, :])
         rate[outcome != FEASIBLE] = 0.0
         return rate, batch, self._memory_gib(inner, stages * pp, batch), outcome
+
+    def _chooses_cycle(self, stages: int) -> bool:
+        """Whether the node runs at a cycle of its own: it decodes and no other stage has to keep pace. For prefill the
+        cycle decides how long prompts wait as well, so there the grid's are what is looked at."""
+        return stages == 1 and self.cells.workload.phase is not Phase.PREFILL and self.cells.mode is Mode.CYCLE
+
+    def _fastest_up_to(self, inner: Sequence[InnerStage], index: Ints) -> Ints:
+        """The grid entry of at most ``index`` [cycles, layers] (0 = none) whose batch is done at the highest rate."""
+        entries = np.broadcast_to(
+            np.arange(len(self.cells.batch_grid))[:, None], (len(self.cells.batch_grid), index.shape[1])
+        )
+        tau = np.max([self.stage_ms(stage, entries, self.times.layer) for stage in inner], axis=0)
+        rate = self.cells.batch_grid[:, None] / tau
+        is_best = rate >= np.maximum.accumulate(rate, axis=0)
+        fastest = np.maximum.accumulate(np.where(is_best, entries, 0), axis=0) + 1
+        chosen = np.take_along_axis(fastest, np.maximum(index, 1) - 1, axis=0)
+        return np.where(index > 0, chosen, 0)
 
     def inner_passes(self, stages: int) -> int:
         """Passes of an inner stage that a cycle must have room for."""
@@ -183,7 +202,7 @@ class LayoutSolver:
             total = total + hop * self.cells.batch_grid[index]
         return total + stage.hop_ms
 
-    def _largest_in_time(self, inner: Sequence[InnerStage], budget: Floats, layer: Floats) -> Ints:
+    def largest_in_time(self, inner: Sequence[InnerStage], budget: Floats, layer: Floats) -> Ints:
         """Grid entries (0 = none) that fit the budget [cycles, 1] in every inner stage, by bisection: times rise with n."""
         shape = (len(budget), len(inner[0].layers))
         high = np.full(shape, len(self.cells.batch_grid), dtype=np.int64)
@@ -272,12 +291,13 @@ class LayoutSolver:
     # ---- rates --------------------------------------------------------------------------------------------------
 
     def _rate(self, inner: Sequence[InnerStage], i: int, index: Ints, batch: Ints) -> Floats:
-        """Tokens per second of the node: replicas * pp * b' / c; paper: over the time it takes instead of the cycle."""
+        """Tokens per second of the node: replicas * pp * b' / c; over the time it takes instead of the cycle where it waits
+        for no one, and by the paper."""
         layout, hit = self.layout, self.cells.workload.prefix_hit_rate
         served = layout.replicas * layout.pp * batch * 1000.0
         if self.cells.workload.phase is Phase.PREFILL:
             served = served / (1 - hit)  # prompt tokens found in the cache are served too
-        if self.cells.mode is Mode.CYCLE:
+        if self.cells.mode is Mode.CYCLE and not self._chooses_cycle(self.cells.combos[i][0]):
             return served / self.cells.cycle_ms[i][:, None]
         clipped = np.maximum(index, 1) - 1
         tau = np.max([self.stage_ms(stage, clipped, self.times.layer) for stage in inner], axis=0)

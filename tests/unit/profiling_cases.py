@@ -179,6 +179,7 @@ class Oracle:
     ) -> None:
         self.work, self.node, self.settings, self.eff, self.gpu = work, node_config, settings, eff, gpu
         self.spec, self.is_prefill = work.model, work.phase is Phase.PREFILL
+        self.sorts_logits = True
 
     def runs(self, where: str, size: int) -> list[range]:
         """Where a stage's layers may lie: first and last are known, a middle one keeps a layer free on either side."""
@@ -216,7 +217,7 @@ class Oracle:
             rows = max(1, n / self.work.lengths.input_mean) if self.is_prefill else n
             total += _gemm(rows, spec.hidden, spec.vocab / tp, eff)
             # A llama's tokens are drawn by a sort of its logits, 1080 bytes each.
-            total += rows * spec.vocab * 1080 / (eff.memory_bandwidth_gb_per_s * 1e6)
+            total += self.sorts_logits * rows * spec.vocab * 1080 / (eff.memory_bandwidth_gb_per_s * 1e6)
         derate = self.settings.prefill_derate if self.is_prefill else self.settings.decode_derate
         return total / derate + 2 * n * spec.hidden / hop_rate + hop_ms
 
@@ -301,6 +302,11 @@ class Oracle:
                         continue
                 for n in reversed(sizes):
                     if self.fits(layout, layers, stages, where, cycle_ms, n, lone=False):
-                        best = max(best, layout[2] * pp * n * 1000 / cycle_ms)
-                        break
+                        if stages > 1 or self.is_prefill:
+                            best = max(best, layout[2] * pp * n * 1000 / cycle_ms)
+                            break
+                        # A decode node alone takes the time its batch takes, and whichever batch is best.
+                        inner = self.inner(layers, stages, where, pp, layout[2])
+                        slowest = max(self.stage_ms(part, n, tp, lengths.decode_context_mean) for part in inner)
+                        best = max(best, layout[2] * n * 1000 / slowest)
         return best

@@ -10,18 +10,20 @@ from hypothesis import strategies as st
 from profiling_cases import EFF, EXPERTS, GIB, GPU, SPEC, WINDOWED, catalog, node, workload
 
 from catalogs.types import Lengths, Phase
+from tasks.profiling.cycles import Mode
 from tasks.profiling.explain import explain_infeasible, memory_needed_gib, tightest_slo_ms
 from tasks.profiling.memory import ProfileSettings
 from tasks.profiling.profile import profile_workload
 from tasks.profiling.schema import Infeasible
+from tasks.profiling.tightest import ANY_COMBINATION, Combinations
 
 SMALL = ProfileSettings(max_prefill_tokens=1024, cuda_graph_batch_sizes=(1, 2, 4, 8))
 
 
-def is_served(work, configs, gpus, stages: int) -> bool:
+def is_served(work, configs, gpus, stages: int, mode: Mode = Mode.CYCLE) -> bool:
     """Whether the table holds a pipeline of one node per stage: read row by row, apart from the explanation's search."""
     most: dict[tuple, int] = {}
-    for row in profile_workload(work, configs, gpus, {"X100": EFF}, SMALL, max_stages=stages).to_pylist():
+    for row in profile_workload(work, configs, gpus, {"X100": EFF}, SMALL, mode, stages).to_pylist():
         if row["throughput_tok_per_s"]:
             key = (row["stages"], row["cycle_ms"], row["position"])
             most[key] = max(most.get(key, 0), row["layers"])
@@ -33,26 +35,55 @@ def is_served(work, configs, gpus, stages: int) -> bool:
     return False
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(
     spec=st.sampled_from([SPEC, WINDOWED, EXPERTS]),
     phase=st.sampled_from([Phase.PREFILL, Phase.DECODE]),
     stages=st.integers(1, 4),
     memory_gib=st.sampled_from([1.85, 1.95, 2.2, 80.0]),
     network=st.sampled_from([1.0, 1e5]),
+    input_mean=st.sampled_from([512.0, 12000.0]),
+    mode=st.sampled_from(list(Mode)),
 )
 def test_the_tightest_slo_is_where_the_table_begins(
-    spec, phase: Phase, stages: int, memory_gib: float, network: float
+    spec, phase: Phase, stages: int, memory_gib: float, network: float, input_mean: float, mode: Mode
 ) -> None:
     gpu = replace(GPU, memory_gib=memory_gib)
     gpus, configs = {"X100": gpu}, [node(1, network, gpu), node(2, network, gpu)]
-    work = workload(spec, phase, 1.0)
-    tightest = tightest_slo_ms(work, configs, gpus, {"X100": EFF}, SMALL, stages)
+    work = workload(spec, phase, 1.0, Lengths.constant(input_mean, 128.0))
+    tightest = tightest_slo_ms(work, configs, gpus, {"X100": EFF}, SMALL, stages, mode)
     if tightest is None:
-        assert not is_served(replace(work, slo_ms=1e7), configs, gpus, stages)
+        assert not is_served(replace(work, slo_ms=1e7), configs, gpus, stages, mode)
         return
-    assert is_served(replace(work, slo_ms=tightest * 1.0001), configs, gpus, stages)
-    assert not is_served(replace(work, slo_ms=tightest * 0.9999), configs, gpus, stages)
+    assert is_served(replace(work, slo_ms=tightest * 1.0001), configs, gpus, stages, mode)
+    assert not is_served(replace(work, slo_ms=tightest * 0.9999), configs, gpus, stages, mode)
+
+
+def test_the_tightest_slo_heeds_what_may_stand_together() -> None:
+    """By region and by memory: what only the excluded could reach is not promised."""
+    gpu = replace(GPU, memory_gib=80.0)
+    gpus, effs = {"X100": gpu}, {"X100": EFF}
+    configs = [node(1, 1e5, gpu), node(2, 1e5, gpu), node(4, 1e5, gpu)]
+    work = workload(SPEC, Phase.DECODE, 1.0)
+
+    def tightest(combinations: Combinations = ANY_COMBINATION, stages: int = 1) -> float | None:
+        return tightest_slo_ms(work, configs, gpus, effs, SMALL, stages, combinations=combinations)
+
+    alone = [tightest_slo_ms(work, [config], gpus, effs, SMALL, 1) for config in configs]
+    assert all(slo is not None for slo in alone)
+    assert tightest() == min(alone)
+    assert len(set(alone)) == 3
+    # One set per region: each configuration alone, or the two small ones.
+    for number, config in enumerate(configs):
+        assert tightest(Combinations(((config.node_config,),))) == alone[number]
+    assert tightest(Combinations((("X100x1", "X100x2"), ("X100x1",)))) == min(alone[:2])
+    # 80 GiB a GPU: a limit of 200 GiB leaves out four GPUs, 100 GiB leaves one, 50 GiB none.
+    assert tightest(Combinations(None, 200 * 1024)) == min(alone[:2])
+    assert tightest(Combinations(None, 100 * 1024)) == alone[0]
+    assert tightest(Combinations(None, 50 * 1024)) is None
+    # Two nodes of one GPU each are within 200 GiB as well.
+    both = tightest_slo_ms(work, configs[:1], gpus, effs, SMALL, 2)
+    assert tightest(Combinations(None, 200 * 1024), stages=2) == min(*alone[:2], both)
 
 
 def explain(work, configs=None, gpu=GPU, effs=None, stages: int = 2):
@@ -71,6 +102,17 @@ def test_the_slo_is_the_reason() -> None:
     assert found.tightest_slo_ms is not None
     assert found.missing_gib == 0
     assert "six/decode: a TPOT of 0.01 ms cannot be met; the tightest reachable is" in found.text
+
+
+def test_limits_on_combinations_are_the_reason() -> None:
+    work = workload(SPEC, Phase.DECODE, 20.0)
+    found = explain_infeasible(
+        work, [node(1)], {"X100": GPU}, {"X100": EFF}, SMALL, 2, combinations=Combinations(None, 50 * 1024)
+    )
+    assert found is not None
+    assert found.is_by_library
+    assert found.tightest_slo_ms is None
+    assert "no combination of up to 2 nodes" in found.text
 
 
 def test_memory_is_the_reason_and_the_missing_gib_are_named() -> None:

@@ -101,7 +101,7 @@ def reasons_at_full(work, gpu=GPU) -> set[str | None]:
 
 
 def test_a_single_stage_is_closed_over_cycles() -> None:
-    """With one stage a row holds the best of its cycle and all shorter ones, with that cell's layout and batch."""
+    """With one stage a row holds the best of all cycles up to its own, with that cell's layout and batch."""
     gpu = replace(GPU, memory_gib=2.2)
     work = workload(SPEC, Phase.DECODE, 30.0)
     rows = [r for r in table(work, [node(2, 1e5, gpu)], {"X100": gpu}).to_pylist() if r["throughput_tok_per_s"]]
@@ -114,9 +114,9 @@ def test_a_single_stage_is_closed_over_cycles() -> None:
         for row in alone:
             own = row["replicas"] * row["pp"] * row["batch"] / row["throughput_tok_per_s"] * 1000
             assert own <= row["cycle_ms"] * (1 + 1e-9)
-            assert min(abs(own - 30.0 / d) for d in SMALL.decode_cycle_divisors) < 1e-6
-            own_cycles.add(round(own, 6))
-    assert len(own_cycles) < 10  # some cycles are never the best
+            own_cycles.add((layers, round(own, 6)))
+    # Memory holds so few sequences that allowing more time changes nothing: the node keeps to what its batch takes.
+    assert len(own_cycles) < 6 * len(SMALL.decode_cycle_divisors)
     middle = [row for row in rows if (row["stages"], row["position"], row["layers"]) == (3, "mid", 2)]
     assert [row["throughput_tok_per_s"] for row in middle] != sorted(
         (row["throughput_tok_per_s"] for row in middle), reverse=True

@@ -58,9 +58,9 @@ def test_qwen3_32b_decode_on_one_h100() -> None:
     assert found.batch[at] == 56
     # The step by hand: weights 65.52 GB - embedding 1.56 at 2920 GB/s = 21.9 ms, attention 10.0 GB at 2931 GB/s = 3.4 and
     # 64 x 13.7 us = 0.9, products 257 x 4.2 us = 1.1, element-wise 0.8, the sort of 56 x 151,936 logits of 1,080 bytes 2.7:
-    # 30.8 / 0.98 = 31.4 ms. So c = 33.3 holds 56, c = 20 none; a node alone runs at 33.3 ms whatever others need.
+    # 30.8 / 0.98 = 31.4 ms. So c = 33.3 holds 56, c = 20 none; a node alone runs at 31.4 ms whatever others need.
     assert cells.cycle_ms[0, 8] == pytest.approx(100 / 3)
-    assert found.rate_tok_per_s[0, :9, 63] == pytest.approx(56 / (0.100 / 3))
+    assert found.rate_tok_per_s[0, :9, 63] == pytest.approx(56 / 0.0314, rel=0.02)
     assert found.rate_tok_per_s[0, 9, 63] == 0
     assert reason_at(found, 0, 9, 63) is Infeasible.SLO
     # 65.52 GB + 56 x 185.2 MB + the engine's reserve, as the driver would show it: the fullest GPU
@@ -132,7 +132,7 @@ def test_cells_equal_a_search_over_every_layout_and_batch(
     oracle = Oracle(work, config, sizes, EFF, gpu)
     where = position.name.lower()
     # The table is closed: a cell claims no more than fewer layers reach, and with one stage what shorter cycles reach.
-    own = cycles if stages == 1 else cycles[:1]
+    own = [c for c in cycles if np.isfinite(c)] if stages == 1 else cycles[:1]
     expected = min(max(oracle.best_rate(j, stages, where, c) for c in own) for j in range(1, layers + 1))
     assert found.rate_tok_per_s[combo, cycle, layers - 1] == pytest.approx(expected, rel=1e-9)
 
@@ -148,14 +148,18 @@ def test_cycle_grids() -> None:
         assert grid[0] == pytest.approx(1200 / (stages + 1.1))
         assert cycle_grid(decode, stages, sizes, Mode.CYCLE)[0] == pytest.approx(1200 / stages)
         assert np.all(np.diff(grid) < 0)
-        assert 8 <= len(grid) <= 13
+        assert 13 <= len(grid) <= 15  # the settings' passes, and 50 and 70 ms where those are longer
+        assert set(grid[13:]) <= {50.0, 70.0}
         assert cycle_grid(decode, stages, sizes, Mode.PAPER).tolist() == [1200 / stages]
     cells = Cells(prefill, sizes, Mode.CYCLE, 6)
     # A prompt of 512, no hand-over: (S + 1 + 2 x 512 / b) c <= SLO = (S + m) c, so b >= 1024 / (m - 1) for m = 1.1, 1.25,
     # 1.5, 1.75, 2, 2.5, 3, 4, 5, 6, 8, 12, 16, whatever S.
-    for combo in (0, 1, 4):
+    # Then the rungs of 70 ms (below 1200 / 17, one stage) and 50: 2 x 512 / (1200 / c - S - 1).
+    for combo, rungs in ((0, [68, 47]), (1, [49]), (4, [52])):
         needed = cells.lone_tokens_needed(combo, np.zeros(1))[:, 0].tolist()
-        assert needed == [10240, 4096, 2048, 1366, 1024, 683, 512, 342, 256, 205, 147, 94, 69]
+        assert needed[:13] == [10240, 4096, 2048, 1366, 1024, 683, 512, 342, 256, 205, 147, 94, 69]
+        assert needed[13 : 13 + len(rungs)] == rungs
+        assert np.isfinite(cells.cycle_ms[combo]).sum() == 13 + len(rungs)
     # Three stages, m = 2: a cycle of 240 ms, one of which is for the passes; a hand-over of 60 ms leaves 0.75 of it.
     assert cells.cycle_ms[4, 4] == pytest.approx(240)
     assert cells.lone_tokens_needed(4, np.array([0.0, 60.0]))[4].tolist() == [1024, 1366]
@@ -226,12 +230,14 @@ def test_a_pipeline_inside_the_node_runs_at_its_share_of_the_cycle() -> None:
     assert layout.tp in (1, 2)
     assert layout.pp >= 4
     batch = found.batch[0, 0, 39]
-    # One stage: the node's own cycle, one of the grid.
+    # One stage: the node's own cycle, the time its batch takes.
     cycle_ms = layout.replicas * layout.pp * batch / found.rate_tok_per_s[0, 0, 39] * 1000
-    assert np.isclose(cells.cycle_ms[0], cycle_ms).any()
+    assert cycle_ms <= cells.cycle_ms[0, 0]
     oracle = Oracle(work, config, SMALL, EFF, small)
+    oracle.sorts_logits = False  # unlike the made-up models, phi-4 asks for no likeliest tokens
     shape = (layout.tp, layout.pp, layout.replicas)
     assert oracle.fits(shape, 40, 1, "only", cycle_ms * (1 + 1e-9), int(batch), lone=False)
+    assert not oracle.fits(shape, 40, 1, "only", cycle_ms * (1 - 1e-9), int(batch), lone=False)
     bigger = next(size for size in SMALL.cuda_graph_batch_sizes if size > batch)
     assert not oracle.fits(shape, 40, 1, "only", cycle_ms, bigger, lone=False)
 
@@ -269,7 +275,7 @@ def test_rates_fall_with_layers_and_batches_rise_with_the_slo(
     _, found = rates(workload(spec, phase, slo_ms, short), node(gpus, 100.0, gpu), SMALL, gpu, mode=mode)
     _, looser = rates(workload(spec, phase, 1.7 * slo_ms, short), node(gpus, 100.0, gpu), SMALL, gpu, mode=mode)
     assert np.all(np.diff(found.rate_tok_per_s, axis=-1) <= 0)
-    assert np.all((looser.rate_tok_per_s > 0) >= (found.rate_tok_per_s > 0))
+    assert np.all((looser.rate_tok_per_s > 0).any(axis=1) >= (found.rate_tok_per_s > 0).any(axis=1))
     assert np.all((found.outcome == FEASIBLE) >= (found.rate_tok_per_s > 0))
 
 
@@ -329,8 +335,9 @@ def test_the_network_caps_a_node() -> None:
     assert found.rate_tok_per_s[mid, 0, 2] == pytest.approx(10e6 / (3 * 4096 + 2048))
     work, sender_pays = workload(SPEC, Phase.DECODE, 200.0), replace(SMALL, charge_decode_kv_in=False)
     _, free = rates(work, node(1, network_gbit_per_s=0.1), sender_pays)
-    # A single stage then sends nothing: the batch counts, at the shortest cycle, 200 / 5 ms.
-    assert free.rate_tok_per_s[0, 0, 5] == pytest.approx(128 / 0.04)
+    # A single stage then sends nothing: the batch of its own choice counts, and the time that takes.
+    alone = Oracle(work, node(1), sender_pays).best_rate(6, 1, "only", 200.0)
+    assert free.rate_tok_per_s[0, 0, 5] == pytest.approx(alone)
     # Prefill sends 1024 B of KV per layer and token.
     _, prefill = rates(workload(SPEC, Phase.PREFILL, 400.0), node(1, network_gbit_per_s=0.1))
     assert prefill.rate_tok_per_s[0, 0, 5] == pytest.approx(10e6 / 6144)
