@@ -122,8 +122,11 @@ def gpu_alias_rows() -> list[tuple[str, str, str | None, str]]:
 @cache
 def load_catalog() -> Catalog:
     """All shipped catalogs. Raises InputError with every fault where a file is not in order."""
+    tuned: dict[str, tuple[tuple[int, int], ...]] = {}
+    for row in _rows("expert_tiles"):
+        tuned[row["gpu"]] = (*tuned.get(row["gpu"], ()), (row["experts"], row["width"]))
     return Catalog(
-        gpus={row["gpu"]: Gpu(**row) for row in _rows("gpus")},
+        gpus={row["gpu"]: Gpu(**row, tuned_experts=tuned.get(row["gpu"], ())) for row in _rows("gpus")},
         gpu_names=read_gpu_names(),
         instance_types={
             (row["provider"], row["instance_type"]): InstanceType(**row) for row in _rows("instance_types")
@@ -177,8 +180,8 @@ def efficiency_from_row(row: Row) -> Efficiency:
         values = [row[f"moe_{kind}_{name}"] for name in ("mfu", "mbu", "tau_ms", "skew", "p")]
         refined = {
             name: row[f"moe_{kind}_{name}"]
-            for name in ("tile_rows", "fill", "l2_gain")
-            if row[f"moe_{kind}_{name}"] is not None
+            for name in ("tile_rows", "fill", "l2_gain", "mfu_tuned", "tiles")
+            if row.get(f"moe_{kind}_{name}") is not None
         }
         return None if any(value is None for value in values) else MoeFactors(*values, **refined)
 
@@ -211,8 +214,9 @@ def efficiency_to_row(eff: Efficiency, *, rel_error_source: str) -> dict[str, An
     """The row of the ``efficiency`` table that :func:`efficiency_from_row` reads back as ``eff``; blanks are None."""
     row: dict[str, Any] = {column.name: getattr(eff, column.name, None) for column in schema_of("efficiency").columns}
     for kind, factors in (("bf16", eff.moe_bf16), ("mxfp4", eff.moe_mxfp4)):
-        names = [field.name for field in fields(MoeFactors)]
-        row |= {f"moe_{kind}_{name}": None if factors is None else getattr(factors, name) for name in names}
+        names = [field.name for field in fields(MoeFactors) if f"moe_{kind}_{field.name}" in row]
+        values = {name: None if factors is None else getattr(factors, name) for name in names}
+        row |= {f"moe_{kind}_{name}": None if value == "" else value for name, value in values.items()}
     for size, pairs in (("", eff.all_reduce), ("large_", eff.all_reduce_large)):
         for n in (2, 4, 8):
             alpha_ms, beta = pairs.get(n, (None, None))

@@ -15,7 +15,7 @@ import importlib.util
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -41,8 +41,8 @@ SYSTEMS = {
 # The models of the raw collection's tables, to which the shipped factors are fitted, and those held out of the fits.
 FITTED_MODELS = ("Qwen/Qwen3-32B", "openai/gpt-oss-20b", "Qwen/Qwen3-235B-A22B")
 HELD_OUT_MODELS = ("meta-llama/Meta-Llama-3.1-70B", "openai/gpt-oss-120b", "Qwen/Qwen3-30B-A3B")
-# Held out as well, and counted apart: engines ship tiles tuned for its few wide experts, which the fitted models have not.
-WIDE_EXPERT_MODELS = ("mistralai/Mixtral-8x7B-v0.1",)
+# Few wide experts, which the fitted models have not: the compute of the first one's is fitted too, the second is held out.
+FITTED_WIDE, HELD_OUT_WIDE = "mistralai/Mixtral-8x7B-v0.1", "mistralai/Mixtral-8x22B-v0.1"
 TENSOR_PARALLEL = (1, 2, 4, 8)
 PREFILL_POINTS = (
     (1, 128),
@@ -95,12 +95,12 @@ def silicon_layer_times(
 ) -> tuple[LayerTime, ...]:
     """Layers of ``models`` on ``gpu`` over the raw collection's grid. A point without all its kernels is left out.
 
-    FITTED_MODELS are marked as such: factors of the GPU rest on them.
+    FITTED_MODELS and FITTED_WIDE are marked as such: factors of the GPU rest on them.
     """
     tables = _tables(silicon_system(gpu))
     rows = []
     for name in models:
-        spec = catalog.model(name)
+        spec = _held_out_wide(catalog) if name == HELD_OUT_WIDE else catalog.model(name)
         if spec.kv_lora_rank or spec.shared_experts or (spec.is_moe and spec.dense_layers):
             raise CoralError(f"{spec.model}: its layers are not in the kernel tables", remedy="choose another model")
         layer = _Layer(tables, catalog.gpus[gpu], spec)
@@ -121,8 +121,22 @@ def _row(
     tokens = batch * context if phase is Phase.PREFILL else batch
     return LayerTime(
         source, 0, gpu, spec, spec.shipped_dtype, tp, phase, tokens, batch, context, ops, sum(ops.values()), None,
-        spec.model in FITTED_MODELS,
+        spec.model in (*FITTED_MODELS, FITTED_WIDE),
     )  # fmt: skip
+
+
+def _held_out_wide(catalog: Catalog) -> ModelSpec:
+    """Mixtral-8x22B's shape (config.json in the package), which no catalogued plan uses."""
+    return replace(
+        catalog.model(FITTED_WIDE), model=HELD_OUT_WIDE, alias="mixtral-8x22b-v0.1", layers=56, hidden=6144, heads=48,
+        intermediate=16384, moe_intermediate=16384, layer_windows=(0,) * 56, max_position=65536,
+    )  # fmt: skip
+
+
+def tile_rule(gpu: str) -> str:
+    """The rule for tiles (:mod:`tasks.profiling.expert_tiles`) of the vLLM release that a GPU's expert tables were taken
+    with: 0.14 on the A100, 0.22 and later elsewhere."""
+    return "vllm-0.14" if gpu == "A100-80GB-SXM" else "vllm-0.24"
 
 
 # ---- tables -------------------------------------------------------------------------------------------------------

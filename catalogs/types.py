@@ -63,6 +63,8 @@ class Gpu:
     pcie_gb_per_s: float
     source: str
     as_of: date
+    # (experts, width of an expert on one GPU) for which vLLM ships tuned tiles in 16 bits.
+    tuned_experts: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,11 @@ class Efficiency:
 
 @dataclass(frozen=True, slots=True)
 class MoeFactors:
-    """Expert-GEMM factors of one weight format: pn(...; p) + tau. ``tile_rows`` 0 and ``fill`` 0 = no loss."""
+    """Expert-GEMM factors of one weight format: pn(...; p) + tau. ``tile_rows`` 0 and ``fill`` 0 = no loss.
+
+    ``tiles`` names the engine's rule for tiles where that is the kernel ('' = another kernel, with ``tile_rows``);
+    ``mfu_tuned`` is the share of peak with tuned ones (None = as ``mfu``).
+    """
 
     mfu: float
     mbu: float
@@ -142,6 +148,8 @@ class MoeFactors:
     tile_rows: int = 0
     fill: float = 0.0
     l2_gain: float = 1.0
+    mfu_tuned: float | None = None
+    tiles: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,8 +130,9 @@ def _fit_lines(found: Fit) -> list[str]:
     text = [f"Factors of {eff.gpu} ({eff.source})"]
     text += [f"  {name:22} {'not measured' if value is None else f'{value:.4g}'}" for name, value in rows]
     for name, moe in (("moe_bf16", eff.moe_bf16), ("moe_mxfp4", eff.moe_mxfp4)):
-        shown = "not measured" if moe is None else " ".join(f"{k} {v:.4g}" for k, v in asdict(moe).items())
-        text.append(f"  {name:22} {shown}")
+        known = {} if moe is None else {k: v for k, v in asdict(moe).items() if v not in (None, "")}
+        shown = " ".join(f"{k} {v if isinstance(v, str) else f'{v:.4g}'}" for k, v in known.items())
+        text.append(f"  {name:22} {shown or 'not measured'}")
     for n, (alpha_ms, beta) in eff.all_reduce.items():
         text.append(f"  {f'all_reduce over {n}':22} {alpha_ms:.4g} ms + bytes / {beta:.4g} GB/s")
     text += ["", *error_table(found.lines), ""]

@@ -1,9 +1,10 @@
 """Makes the shipped efficiency factors again: ``python -m flows.efficiency`` rewrites ``catalogs/data/efficiency.csv``,
 ``--check`` only compares (exit 3 on a difference).
 
-H100, H200, A100 (80 GB) and L40S are fitted here to the raw collection's kernel tables. Their errors are those on models
-that the fits have not seen, from the extra ``silicon``. T4, V100, A100 (40 GB) and most of L4 stay as the raw collection
-gives them (fits to Helix's layer times). What was measured nowhere is borrowed or derived from L40S, and says so.
+H100, H200, A100 (80 GB) and L40S are fitted here to the raw collection's kernel tables, their 16-bit experts to those of
+Mixtral-8x7B as well. These, and the models that no fit has seen, whose errors are stated, are in the extra ``silicon``. T4,
+V100, A100 (40 GB) and most of L4 stay as the raw collection gives them (fits to Helix's layer times). What was measured
+nowhere is borrowed or derived from L40S, and says so.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from catalogs.catalog import efficiency_from_row, efficiency_to_row, load_catalog, load_dies
 from catalogs.derive import COLLECTED_ON, efficiency_rows, raw_data_dir, read_raw, to_csv
 from catalogs.layer_times import by_gpu, shared_layer_grid, shared_points
-from catalogs.silicon import is_installed, silicon_layer_times
+from catalogs.silicon import FITTED_WIDE, is_installed, silicon_layer_times, tile_rule
 from catalogs.tables import DATA_DIR, parse_table
 from catalogs.types import Efficiency, MoeFactors, Provenance
 from tasks.profiling.check import check_steps
@@ -32,11 +33,19 @@ _ERRORS = ("rel_error_prefill", "rel_error_decode")
 
 
 def fitted() -> dict[str, Efficiency]:
-    """The four GPUs with kernel tables, by canonical id; errors are those of the fitted rows."""
+    """The four GPUs with kernel tables, by canonical id; errors are those of the fitted rows. Without the extra ``silicon``
+    factors of 16-bit experts are those of the committed table."""
     catalog, dies = load_catalog(), load_dies()
     rows = by_gpu(shared_layer_grid(catalog))
     as_of = catalog.gpus["L40S"].as_of
-    return {gpu: fit_gpu(mine, catalog.gpus[gpu], dies[gpu], source=SOURCE, as_of=as_of) for gpu, mine in rows.items()}
+    made = {}
+    for gpu, mine in rows.items():
+        card, die, rule = catalog.gpus[gpu], dies[gpu], tile_rule(gpu)
+        wide = silicon_layer_times(catalog, gpu, (FITTED_WIDE,)) if is_installed() else ()
+        made[gpu] = fit_gpu(mine, card, die, source=SOURCE, as_of=as_of, tiles=rule, wide=wide)
+        if not wide:
+            made[gpu] = replace(made[gpu], moe_bf16=catalog.efficiencies[gpu].moe_bf16)
+    return made
 
 
 def efficiency_table() -> list[dict[str, Any]]:
@@ -91,7 +100,9 @@ def _from_l40s(eff: Efficiency, l40s: Efficiency, ground: Provenance) -> Efficie
     scale = eff.mfu_gemm / l40s.mfu_gemm
     for group, factors in (("moe_bf16", l40s.moe_bf16), ("moe_mxfp4", l40s.moe_mxfp4)):
         assert factors is not None
-        eff = _with_group(eff, group, replace(factors, mfu=min(factors.mfu * scale, _MOST_SHARE)), ground)
+        eff = _with_group(
+            eff, group, replace(factors, mfu=min(factors.mfu * scale, _MOST_SHARE), mfu_tuned=None), ground
+        )
     wide = {n: l40s.all_reduce[n] for n in (4, 8)}
     large = {n: pair for n, pair in l40s.all_reduce_large.items() if n in wide}
     return replace(eff, all_reduce=eff.all_reduce | wide, all_reduce_large=large)

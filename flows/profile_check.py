@@ -14,11 +14,13 @@ from catalogs.errors import CoralError, UnknownNameError
 from catalogs.layer_times import LayerTime, read_layer_times, shared_helix, shared_layer_grid, shared_points
 from catalogs.silicon import (
     FITTED_MODELS,
+    FITTED_WIDE,
+    HELD_OUT_WIDE,
     SYSTEMS,
-    WIDE_EXPERT_MODELS,
     is_installed,
     silicon_layer_times,
     silicon_steps,
+    tile_rule,
 )
 from catalogs.types import Efficiency, GpuDie
 from tasks.profiling.check import LAYER, Checked, ErrorLine, check_layers, check_steps, joined
@@ -51,7 +53,9 @@ def check_all(gpus: Sequence[str] = ()) -> Checked:
         tabulated = [gpu for gpu in SYSTEMS.values() if gpu in wanted and gpu in catalog.efficiencies]
         held_out = [row for gpu in tabulated for row in silicon_layer_times(catalog, gpu)]
         for gpu in tabulated:
-            held_out += silicon_layer_times(catalog, gpu, WIDE_EXPERT_MODELS, source="kernel tables, Mixtral")
+            for wide in (FITTED_WIDE, HELD_OUT_WIDE):
+                named = wide.partition("/")[2].removesuffix("-v0.1")
+                held_out += silicon_layer_times(catalog, gpu, (wide,), source=f"kernel tables, {named}")
         parts.append(check_layers(held_out, catalog.gpus, catalog.efficiencies))
         steps += silicon_steps(catalog, [gpu for gpu in _MEASURED_SYSTEMS if gpu in wanted])
     parts.append(check_steps(steps, catalog.gpus, catalog.efficiencies, ProfileSettings()))
@@ -98,14 +102,16 @@ def fit(gpu: str, data: str, *, sm_count: int | None = None, l2_mib: float | Non
     card = catalog.gpus[name]
     known = load_dies().get(name, GpuDie())
     die = GpuDie(sm_count or known.sm_count, l2_mib or known.l2_mib)
+    tiles, wide_rows = "", tuple[LayerTime, ...]()
     if data == SILICON:
+        tiles, wide_rows = tile_rule(name), silicon_layer_times(catalog, name, (FITTED_WIDE,))
         rows, others = silicon_layer_times(catalog, name, FITTED_MODELS), silicon_layer_times(catalog, name)
         source = "fit: kernel tables of aiconfigurator-core 0.12.0 by layer"
     else:
         path = Path(data)
         rows, others = read_layer_times(path, catalog, gpu=name), ()
         source = f"fit: {path.name}"
-    eff = fit_gpu(rows, card, die, source=source, as_of=date.today())
+    eff = fit_gpu(rows, card, die, source=source, as_of=date.today(), tiles=tiles, wide=wide_rows)
     fitted = dict(eff.rel_error)
     if others:
         held_out, how = layer_errors(others, card, eff), "models held out of the fit"

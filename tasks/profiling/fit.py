@@ -8,7 +8,7 @@ is fitted and the best one kept. What was not measured is left without factors.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import date
 from typing import Any
 
@@ -36,11 +36,25 @@ _INDEPENDENT = frozenset({"moe_mxfp4"})
 Row = LayerTime
 # Factors by the name of their field.
 Found = dict[str, Any]
+# Factors by name: (first guess, least, most).
+Start = dict[str, tuple[float, float, float]]
 Model = Callable[[Floats], Floats]
 
 
-def fit_gpu(rows: Sequence[Row], gpu: Gpu, die: GpuDie, *, source: str, as_of: date) -> Efficiency:
+def fit_gpu(
+    rows: Sequence[Row],
+    gpu: Gpu,
+    die: GpuDie,
+    *,
+    source: str,
+    as_of: date,
+    tiles: str = "",
+    wide: Sequence[Row] = (),
+) -> Efficiency:
     """Factors of ``gpu`` from measured layers (their ``ops``), with errors of the fitted rows as ``rel_error``.
+
+    ``tiles``: the engine's rule for tiles that the 16-bit experts were timed with ('' = another kernel). ``wide``: layers of
+    few wide experts in 16 bits, of which only the experts are looked at, for their compute.
 
     Raises CoralError where dense products or element-wise work are not measured: nothing can be profiled without.
     """
@@ -52,7 +66,9 @@ def fit_gpu(rows: Sequence[Row], gpu: Gpu, die: GpuDie, *, source: str, as_of: d
     for group in ("moe_bf16", "moe_mxfp4"):
         mine = [row for row in rows if row.ops.get("moe") and _moe_group(row) == group]
         if len(mine) >= MIN_ROWS:
-            experts: Found = {group: _fit_experts(mine, gpu, eff, group)}
+            is_engines = group == "moe_bf16"
+            known = MoeFactors(1.0, 1.0, 0.0, 1.0, 1.0, tiles=tiles if is_engines else "")
+            experts: Found = {group: _fit_experts(mine, wide if is_engines else (), gpu, eff, group, known)}
             eff = replace(eff, **experts)
     small, large = _fit_all_reduce(rows)
     eff = replace(eff, all_reduce=small, all_reduce_large=large)
@@ -127,9 +143,7 @@ def _tokens(rows: Sequence[Row]) -> Floats:
     return np.array([float(row.tokens) for row in rows])
 
 
-def _solve(
-    model: Model, rows: Sequence[Row], op: str, start: dict[str, tuple[float, float, float]]
-) -> dict[str, float]:
+def _solve(model: Model, rows: Sequence[Row], op: str, start: Start) -> dict[str, float]:
     """Factors (name -> value) that bring ``model`` nearest to the rows' ``op``; ``start``: (first guess, least, most)."""
     from scipy.optimize import least_squares
 
@@ -234,32 +248,52 @@ def _kv_bytes(row: Row) -> list[float]:
     return [row.tokens * float(per_kind[kind]) for kind in shape.kind_of_layer[:12]]
 
 
-def _fit_experts(rows: Sequence[Row], gpu: Gpu, eff: Efficiency, group: str) -> MoeFactors:
-    works = [Roofline(gpu, eff, _shape(row)).expert_work(np.array(float(row.tokens)), row.tp) for row in rows]
-    names = ("n", "experts", "per_token", "hidden", "width", "expert_bytes")
-    work = ExpertWork(*(np.array([float(getattr(one, name)) for one in works]) for name in names))
-    loop = Peak.of(eff, in_loop=True)
-    measured = np.array([row.ops["moe"] for row in rows])
-    start = {
-        "mfu": (0.6, 0.02, 1), "mbu": (0.9, 0.05, 1), "tau": (0.03, 0, 0.5), "p": (1.3, 1, 20), "l2": (1.5, 1, 8),
+def _fit_experts(
+    rows: Sequence[Row], wide: Sequence[Row], gpu: Gpu, eff: Efficiency, group: str, known: MoeFactors
+) -> MoeFactors:
+    """Factors of one group's experts; ``known`` names their tiles. Of another kernel each tile is fitted, the best kept.
+
+    All factors come from ``rows``; those of compute are then fitted again to ``rows`` and ``wide`` together.
+    """
+    both = [*rows, *wide]
+    work, loop = _expert_work(both, gpu, eff), Peak.of(eff, in_loop=True)
+    start: Start = {
+        "mfu": (0.6, 0.02, 1), "mbu": (0.9, 0.05, 1), "tau_ms": (0.03, 0, 0.5), "p": (1.3, 1, 20), "l2_gain": (1.5, 1, 8),
         "fill": (100, 0, 2000),
     }  # fmt: skip
     if group not in _INDEPENDENT:
         start["skew"] = (0.9, 0.3, 1)
+    compute = {name: start[name] for name in ("mfu", "fill")}
+    measured = np.array([row.ops["moe"] for row in both])
     best: tuple[float, MoeFactors] | None = None
-    for tile_rows in _TILE_ROWS:
-
-        def factors(x: Floats, tile: int = tile_rows) -> MoeFactors:
-            mfu, mbu, tau, p, l2, fill = (float(value) for value in x[:6])
-            return MoeFactors(mfu, mbu, tau, float(x[6]) if len(x) > 6 else 1.0, p, tile, fill, l2)
-
-        found = _solve(lambda x, make=factors: kernels.experts_ms(work, loop, make(x)), rows, "moe", start)  # type: ignore[misc]
-        made = factors(np.array(list(found.values())))
+    for tile_rows in (0,) if known.tiles else _TILE_ROWS:
+        made = _expert_factors(replace(known, tile_rows=tile_rows), rows, _expert_work(rows, gpu, eff), loop, start)
+        if wide:
+            made = _expert_factors(made, both, work, loop, compute)
         error = float(np.mean(np.abs(np.log(kernels.experts_ms(work, loop, made) / measured))))
         if best is None or error < best[0] - _TILE_GAIN:
             best = (error, made)
     assert best is not None
     return best[1]
+
+
+def _expert_factors(known: MoeFactors, rows: Sequence[Row], work: ExpertWork, loop: Peak, start: Start) -> MoeFactors:
+    """``known`` with the factors in ``start`` fitted, and that of tuned tiles where there are both kinds of shapes."""
+    is_tuned = np.asarray(work.is_tuned) > 0
+    if known.tiles and is_tuned.any() and not is_tuned.all():
+        start = start | {"mfu_tuned": start["mfu"]}
+
+    def factors(x: Floats) -> MoeFactors:
+        values: Found = dict(zip(start, (float(value) for value in x), strict=True))
+        return replace(known, **values)
+
+    found = _solve(lambda x: kernels.experts_ms(work, loop, factors(x)), rows, "moe", start)
+    return factors(np.array(list(found.values())))
+
+
+def _expert_work(rows: Sequence[Row], gpu: Gpu, eff: Efficiency) -> ExpertWork:
+    works = [Roofline(gpu, eff, _shape(row)).expert_work(np.array(float(row.tokens)), row.tp) for row in rows]
+    return ExpertWork(*(np.array([float(getattr(one, f.name)) for one in works]) for f in fields(ExpertWork)))
 
 
 def _fit_all_reduce(

@@ -6,12 +6,13 @@ Everything is vectorised: a quantity may be a scalar or any array that broadcast
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from catalogs.types import Efficiency, MoeFactors
+from tasks.profiling import expert_tiles
 
 Floats = NDArray[np.float64]
 Number = float | Floats
@@ -31,20 +32,26 @@ SORT_BYTES_PER_LOGIT = 1080.0
 @dataclass(frozen=True, slots=True)
 class Peak:
     """What a GPU can do at most. ``l2_bytes`` 0 = nothing is taken to stay in the cache, which is so in serving: by the
-    time a layer comes round again, the others' weights and KV have passed through."""
+    time a layer comes round again, the others' weights and KV have passed through. Within one kernel, ``cache_bytes`` may
+    hold what is read again, and ``processors`` work at once (0 and None: not known)."""
 
     flop_per_ms: float
     bytes_per_ms: float
     l2_bytes: float = 0.0
+    cache_bytes: float = 0.0
+    processors: int | None = None
 
     @classmethod
     def of(cls, eff: Efficiency, *, in_loop: bool = False) -> Peak:
         """The peaks a GPU's factors refer to. ``in_loop``: a kernel timed by itself over and over, as kernel tables
         are made, finds its operands in the cache where they fit."""
+        cache_bytes = (eff.l2_mib or 0.0) * 2.0**20
         return cls(
             eff.peak_bf16_tflops * FLOP_PER_MS_PER_TFLOPS,
             eff.memory_bandwidth_gb_per_s * BYTES_PER_MS_PER_GB_PER_S,
-            (eff.l2_mib or 0.0) * 2.0**20 if in_loop else 0.0,
+            cache_bytes if in_loop else 0.0,
+            cache_bytes,
+            eff.sm_count,
         )
 
 
@@ -153,7 +160,8 @@ def experts_touched(n: Number, experts: Number, per_token: Number, skew: float) 
 
 @dataclass(frozen=True)
 class ExpertWork:
-    """Routed experts of a layer on one GPU: ``width`` is an expert's inner width there."""
+    """Routed experts of a layer on one GPU: ``width`` is an expert's inner width there; ``is_tuned`` 1 where the engine
+    ships tiles tuned for it, else 0."""
 
     n: Number
     experts: Number
@@ -161,24 +169,54 @@ class ExpertWork:
     hidden: Number
     width: Number
     expert_bytes: Number
+    is_tuned: Number = 0.0
 
 
 def experts_ms(work: ExpertWork, peak: Peak, f: MoeFactors, compute_speedup: float = 1.0) -> Floats:
     """Grouped products of the routed experts: those touched are read, rows are computed in tiles.
 
-    Each expert's last tile of rows is half empty on average, or smaller where it has few rows (``tile_rows``; 0 = no
-    loss). ``fill`` as in :func:`gemm_ms`: narrow experts' second product sums over few steps.
+    ``fill`` as in :func:`gemm_ms`: narrow experts' second product sums over few steps. A larger tile that the engine
+    takes from some number of tokens on can be faster with more of them: time then stands still until it is not.
     """
+    time = _experts_ms(work, peak, f, compute_speedup)
+    for last in expert_tiles.switches(f.tiles, work.experts) if f.tiles else ():
+        time = np.maximum(time, _experts_ms(replace(work, n=np.minimum(work.n, last)), peak, f, compute_speedup))
+    return time
+
+
+def _experts_ms(work: ExpertWork, peak: Peak, f: MoeFactors, compute_speedup: float) -> Floats:
     rows = work.n * work.per_token
     touched = experts_touched(work.n, work.experts, work.per_token, f.skew)
-    computed = rows + np.minimum(rows, touched * f.tile_rows / 2)
+    computed, reads = _tiled(work, rows, touched, peak, f)
     up, down = 2 * work.width * (work.hidden + f.fill), work.hidden * (work.width + f.fill)
-    compute = 2 * computed * (up + down) / (peak.flop_per_ms * f.mfu * compute_speedup)
+    mfu = np.where(work.is_tuned, f.mfu if f.mfu_tuned is None else f.mfu_tuned, f.mfu)
+    compute = 2 * computed * (up + down) / (peak.flop_per_ms * mfu * compute_speedup)
     # Each routed row is read and written at full width and passes the gated inner width three times.
     activations = 2 * rows * (2 * work.hidden + 3 * work.width)
-    weights = touched * work.expert_bytes
+    weights = reads * work.expert_bytes
     reading = weights / np.where(weights <= peak.l2_bytes, f.l2_gain, 1.0)
     return pnorm(compute, (reading + activations) / (peak.bytes_per_ms * f.mbu), f.p) + f.tau_ms
+
+
+def _tiled(work: ExpertWork, rows: Number, touched: Floats, peak: Peak, f: MoeFactors) -> tuple[Number, Floats]:
+    """(rows computed, times an expert's weights are read) in all.
+
+    Without the engine's tiles each expert's last tile is half empty on average, or smaller where it has few rows
+    (``tile_rows``; 0 = no loss), and weights are read once. Tuned tiles read them once too.
+    """
+    if not f.tiles:
+        return rows + np.minimum(rows, touched * f.tile_rows / 2), touched
+    default, is_tuned = expert_tiles.default_tiles(f.tiles, work.n, work.experts), np.asarray(work.is_tuned) > 0
+    tile_rows = np.where(is_tuned, expert_tiles.tuned_rows(rows / touched), default.rows)
+    # Two thirds of an expert are its gated product into the inner width, one third the product back.
+    matrices = ((2 / 3, 2 * work.width), (1 / 3, work.hidden))
+    reads = sum(
+        share * expert_tiles.weight_reads(
+            rows, touched, default, (share * work.expert_bytes, columns), peak.processors, peak.cache_bytes
+        )
+        for share, columns in matrices
+    )  # fmt: skip
+    return expert_tiles.tile_count(rows, touched, tile_rows) * tile_rows, np.where(is_tuned, touched, reads)
 
 
 def all_reduce_ms(

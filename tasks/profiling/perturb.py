@@ -50,7 +50,11 @@ def _scaled(value: float | None, ratio: float) -> float | None:
 
 def _experts(eff: Efficiency, ratio: float) -> Efficiency:
     def scaled(moe: MoeFactors | None) -> MoeFactors | None:
-        return None if moe is None else replace(moe, mfu=moe.mfu * ratio, mbu=moe.mbu * ratio)
+        return (
+            None
+            if moe is None
+            else replace(moe, mfu=moe.mfu * ratio, mbu=moe.mbu * ratio, mfu_tuned=_scaled(moe.mfu_tuned, ratio))
+        )
 
     return replace(eff, moe_bf16=scaled(eff.moe_bf16), moe_mxfp4=scaled(eff.moe_mxfp4))
 

@@ -14,12 +14,12 @@ from functools import cached_property
 import numpy as np
 
 from catalogs.types import Efficiency, Gpu, MoeFactors, Phase, Provenance
-from tasks.profiling import kernels
+from tasks.profiling import expert_tiles, kernels
 from tasks.profiling.kernels import AttentionFactors, ExpertWork, Floats, GemmFactors, Peak
 from tasks.profiling.shapes import Gemm, LayerKind, ModelShape
 
-# The expert kernels' factors were fitted to models of at least this many experts. Few wide ones have tiles tuned for their
-# very shape: Mixtral's eight are modelled 5 to 9 % off per layer, 28 % in prefill on an A100.
+# Fewer experts than this are wide. With tiles by vLLM's newer rule a model of eight that no factor was fitted to is modelled as
+# well as others; with the older rule's, on A100, prefill is 10 % off, and other kernels were never timed on any.
 FEWEST_EXPERTS = 32
 
 _RANK = {provenance: rank for rank, provenance in enumerate(Provenance)}
@@ -115,7 +115,9 @@ class Roofline:
         """What the routed experts of a layer have to do for ``n`` tokens."""
         spec = self.shape.spec
         width, size = spec.moe_intermediate / tp, self.shape.expert_weight_bytes(tp)
-        return ExpertWork(n, spec.n_experts, spec.experts_per_token, spec.hidden, width, size)
+        # Files of tuned tiles are by format: what is known is of 16 bits.
+        is_tuned = self.shape.weight_dtype in ("bf16", "fp16") and (spec.n_experts, width) in self.gpu.tuned_experts
+        return ExpertWork(n, spec.n_experts, spec.experts_per_token, spec.hidden, width, size, float(is_tuned))
 
     def experts_ms(self, n: Floats, tp: int) -> Floats:
         """Routed experts: those touched are read; k per token are computed."""
@@ -222,11 +224,14 @@ class Roofline:
 
     def provenance(self, tp: int) -> Provenance:
         """The weakest ground among the operation groups used. Formats and attention that were not measured at all
-        (fp8, int4, latent attention, few wide experts) stand on bf16, grouped-query, fine-grained experts': borrowed."""
+        (fp8, int4, latent attention, few wide experts of other kernels) stand on bf16, grouped-query, fine-grained
+        experts': borrowed."""
         groups = ["gemm", "attn"] + ([f"ar{tp}"] if tp > 1 else [])
         groups += [self._moe_group] if self.shape.spec.is_moe else []
         found = [self.eff.provenance.get(group, Provenance.DERIVED) for group in groups]
-        spec, has_few_wide = self.shape.spec, 0 < self.shape.spec.n_experts < FEWEST_EXPERTS
+        spec, tiles = self.shape.spec, self.eff.moe_bf16.tiles if self.eff.moe_bf16 else ""
+        is_known = self._moe_group == "moe_bf16" and tiles == expert_tiles.SINCE_024
+        has_few_wide = 0 < spec.n_experts < FEWEST_EXPERTS and not is_known
         if self.shape.weight_dtype in ("fp8", "int4") or spec.kv_lora_rank or has_few_wide:
             found.append(Provenance.BORROWED)
         return max(found, key=_RANK.__getitem__)

@@ -11,7 +11,7 @@ from profiling_cases import EFF, GPU, SPEC, catalog
 
 from catalogs.errors import CoralError
 from catalogs.layer_times import LayerTime, StepTime, by_gpu, shared_helix, shared_layer_grid, shared_points
-from catalogs.silicon import WIDE_EXPERT_MODELS, is_installed, silicon_layer_times, silicon_steps
+from catalogs.silicon import FITTED_WIDE, HELD_OUT_WIDE, is_installed, silicon_layer_times, silicon_steps
 from catalogs.types import Phase
 from tasks.profiling.check import ErrorLine, check_layers, check_steps, layer_ms, step_ms
 from tasks.profiling.memory import ProfileSettings
@@ -121,7 +121,7 @@ def test_fitted_layers_stay_within_what_they_were() -> None:
     for line in layers:
         assert line.split == "fitted"
         assert line.mape <= most[line.phase], line
-        assert abs(line.bias) < 1.0, line
+        assert abs(line.bias) < 1.2, line
     assert all(line.mape < 8.0 for line in lines if line.op == "lm")
 
 
@@ -188,16 +188,23 @@ def test_layers_of_models_that_were_not_fitted(gpu: str) -> None:
 
 
 @needs_silicon
-@pytest.mark.parametrize(("gpu", "worst"), [("H100-SXM", 9), ("H200-SXM", 6), ("L40S", 9), ("A100-80GB-SXM", 28)])
-def test_few_wide_experts_are_told_apart_and_borrowed(gpu: str, worst: float) -> None:
-    """Engines ship tiles tuned for Mixtral's shapes: its rates carry an error that covers what is measured of them, nearly."""
-    rows = silicon_layer_times(catalog(), gpu, WIDE_EXPERT_MODELS, source="Mixtral")
-    layers = [x for x in check_layers(rows, catalog().gpus, catalog().efficiencies).lines if x.op == "layer"]
-    assert {(x.source, x.split, x.phase) for x in layers} == {("Mixtral", "held-out", p) for p in ("prefill", "decode")}
-    assert max(x.mape for x in layers) < worst
-    shape = ModelShape(catalog().models[WIDE_EXPERT_MODELS[0]], "bf16", "bf16")
-    ground = Roofline(catalog().gpus[gpu], catalog().efficiencies[gpu], shape).provenance(1)
-    assert ground.value == "borrowed"
+@pytest.mark.parametrize(
+    ("gpu", "prefill", "decode"),
+    [("H100-SXM", 5.6, 7.2), ("H200-SXM", 5.6, 7.2), ("L40S", 5.6, 7.2), ("A100-80GB-SXM", 10.0, 7.2)],
+)
+def test_few_wide_experts_that_were_not_fitted(gpu: str, prefill: float, decode: float) -> None:
+    rows = silicon_layer_times(catalog(), gpu, (HELD_OUT_WIDE,), source="Mixtral")
+    layers = {x.phase: x for x in check_layers(rows, catalog().gpus, catalog().efficiencies).lines if x.op == "layer"}
+    assert {x.split for x in layers.values()} == {"held-out"}
+    assert layers["prefill"].mape <= prefill
+    assert layers["decode"].mape <= decode
+    assert {row.is_fitted for row in silicon_layer_times(catalog(), gpu, (FITTED_WIDE,))} == {True}
+
+
+@pytest.mark.parametrize(("gpu", "ground"), [("H100-SXM", "fitted"), ("L40S", "fitted"), ("A100-80GB-SXM", "borrowed")])
+def test_ground_under_few_wide_experts(gpu: str, ground: str) -> None:
+    shape = ModelShape(catalog().models[FITTED_WIDE], "bf16", "bf16")
+    assert Roofline(catalog().gpus[gpu], catalog().efficiencies[gpu], shape).provenance(1).value == ground
 
 
 @needs_silicon

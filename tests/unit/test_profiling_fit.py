@@ -40,7 +40,7 @@ POINTS += [(Phase.PREFILL, 4, 1024), (Phase.PREFILL, 2, 2048)]
 POINTS += [(Phase.DECODE, b, c) for c in (512, 2048, 8192) for b in (1, 2, 4, 8, 16, 32, 64, 128, 256)]
 
 
-def measured(specs=(DENSE, WIDE, MOE), eff=TRUE, noise: float = 0.0) -> list[LayerTime]:
+def measured(specs=(DENSE, WIDE, MOE), eff=TRUE, noise: float = 0.0, gpu=GPU) -> list[LayerTime]:
     """Layers of ``specs`` as a loop would measure them on a GPU with the factors ``eff``."""
     rng = np.random.default_rng(5)
     rows = []
@@ -51,7 +51,7 @@ def measured(specs=(DENSE, WIDE, MOE), eff=TRUE, noise: float = 0.0) -> list[Lay
                 row = LayerTime(
                     "made", 0, "X100", spec, "bf16", tp, phase, tokens, batch, context, {}, None, None, True
                 )
-                times = layer_ms(row, GPU, eff)
+                times = layer_ms(row, gpu, eff)
                 ops = {op: times[op] * float(np.exp(noise * rng.normal())) for op in LAYER_OPS}
                 rows.append(replace(row, ops=ops, total=sum(ops.values())))
     return rows
@@ -80,6 +80,24 @@ def test_known_factors_are_found_again() -> None:
     assert set(found.provenance.values()) == {Provenance.FITTED}
     assert "moe_mxfp4" not in found.provenance
     assert found.rel_error == pytest.approx({"prefill": 0.0, "decode": 0.0}, abs=2e-3)
+
+
+def test_tuned_and_default_tiles_are_told_apart() -> None:
+    """Tiles of the engine's own, tuned where an expert is 384 wide (tp 2), and wide experts that were timed besides."""
+    engine = MoeFactors(0.4, 0.9, 0.03, 0.85, 1.5, fill=200.0, l2_gain=2.0, mfu_tuned=0.7, tiles="vllm-0.24")
+    gpu = replace(GPU, tuned_experts=((64, 384), (8, 3584)))
+    true = replace(TRUE, moe_bf16=engine)
+    few = replace(
+        MOE, model="acme/few", alias="few", hidden=4096, n_experts=8, experts_per_token=2, moe_intermediate=14336
+    )
+    rows, wide = measured((MOE,), true, gpu=gpu), measured((few,), true, gpu=gpu)
+    found = fit_gpu(
+        rows, gpu, GpuDie(100, 50.0), source="made", as_of=TODAY, tiles="vllm-0.24", wide=wide
+    ).moe_bf16  # fmt: skip
+    assert found is not None
+    assert found.tiles == "vllm-0.24"
+    for name in ("mfu", "mfu_tuned", "mbu", "tau_ms", "skew", "p", "fill", "l2_gain"):
+        assert getattr(found, name) == pytest.approx(getattr(engine, name), rel=0.05), name
 
 
 def test_noise_stays_noise() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from profiling_cases import EFF, GPU, SPEC, WINDOWED, catalog
 
 from catalogs.types import MoeFactors, Phase
-from tasks.profiling import kernels
+from tasks.profiling import expert_tiles, kernels
 from tasks.profiling.kernels import AttentionFactors, ExpertWork, GemmFactors, Peak
 from tasks.profiling.roofline import Roofline
 from tasks.profiling.shapes import LayerKind, ModelShape
@@ -127,6 +127,61 @@ def test_expert_tiles_by_hand() -> None:
     # With one token, its two experts' tiles are no fuller than the rows they have: 2 rows count as 4.
     few = kernels.experts_ms(replace(work, n=1.0), COMPUTE, factors)
     assert few == pytest.approx(2 * 4 * (2 * 96 * 1056 + 1024 * 128) / 0.5e12 + 0.02)
+
+
+def test_an_engines_default_tiles_by_hand() -> None:
+    # 512 tokens, 2 of 8 experts each, all touched: 1,024 rows in tiles of 64, half a tile more for each: 20 tiles, 1,280
+    # rows. Nothing is kept between rows of tiles (512 / 8 = 64 tokens an expert), and a tile is 128 columns: of the 28,672
+    # of the first product 224, of the 4,096 of the second 32. 100 processors work on one of the former, 3.125 of the
+    # latter, so weights are read in 20 and in max(8, 1024 / 200 + 4) = 9.12 rounds where the cache has lost all between.
+    width, hidden = 14336.0, 4096.0
+    expert = 6 * hidden * width
+    work = ExpertWork(512.0, 8.0, 2.0, hidden, width, expert)
+    factors = MoeFactors(mfu=0.5, mbu=1.0, tau_ms=0.02, skew=1.0, p=20.0, mfu_tuned=0.8, tiles="vllm-0.24")
+    small = Peak(1e12, 2e9, cache_bytes=1e6, processors=100)
+    moved = expert * (2 / 3 * 20 + 1 / 3 * 9.12) + 2 * 1024 * (2 * hidden + 3 * width)
+    flop = 1280 * expert
+    time = kernels.pnorm(np.array(flop / 0.5e12), np.array(moved / 2e9), 20.0) + 0.02
+    assert kernels.experts_ms(work, small, factors) == pytest.approx(float(time), rel=1e-3)
+    # A tuned tile holds an expert's 128 rows: two tiles of 128 each for 1.5 on average, its own rate, weights read once.
+    tuned = kernels.experts_ms(replace(work, is_tuned=1.0), small, factors)
+    read = expert * 8 + 2 * 1024 * (2 * hidden + 3 * width)
+    by_hand = kernels.pnorm(np.array(12 * 128 * expert / 0.8e12), np.array(read / 2e9), 20.0) + 0.02
+    assert tuned == pytest.approx(float(by_hand), rel=1e-3)
+    # A cache that holds both matrices: read once.
+    large = kernels.experts_ms(work, replace(small, cache_bytes=1e9), factors)
+    assert large == pytest.approx(
+        float(kernels.pnorm(np.array(flop / 0.5e12), np.array(read / 2e9), 20.0)) + 0.02, rel=1e-3
+    )
+
+
+def test_the_older_rule_pads_to_64_rows_as_soon_as_there_are_more_tokens_than_experts() -> None:
+    assert [float(expert_tiles.default_tiles("vllm-0.14", n, 8.0).rows) for n in (8.0, 9.0, 4096.0)] == [16, 64, 64]
+    newer = [float(expert_tiles.default_tiles("vllm-0.24", n, 8.0).rows) for n in (32.0, 33.0, 97.0, 513.0)]
+    assert newer == [16, 32, 64, 128]
+    # Rows of tiles are grouped from 129 tokens an expert on.
+    assert [float(expert_tiles.default_tiles("vllm-0.24", n, 8.0).side_by_side) for n in (1031.0, 1032.0)] == [1, 16]
+
+
+@pytest.mark.parametrize(("share", "lost"), [(0.5, 0.0), (1.0, 0.0), (2.0, 0.79681213), (20.0, 1.0)])
+def test_what_a_cache_loses_of_a_matrix_as_large_as_it_and_more(share: float, lost: float) -> None:
+    # The root of x = 1 - exp(-2x) is 0.79681213 (the giant component of a random graph of mean degree 2).
+    assert float(expert_tiles.missed(share * 1e6, 1e6)) == pytest.approx(lost, abs=1e-7)
+    assert float(expert_tiles.missed(share * 1e6, 0.0)) == 0.0
+
+
+@given(
+    st.sampled_from(["vllm-0.14", "vllm-0.24"]),
+    st.sampled_from([(8.0, 2.0, 14336.0), (8.0, 2.0, 2048.0), (128.0, 8.0, 1536.0), (16.0, 1.0, 8192.0)]),
+    st.sampled_from([0.0, 1.0]),
+)
+def test_expert_times_never_fall_with_tokens(rule: str, shape: tuple[float, float, float], is_tuned: float) -> None:
+    n = np.unique(np.geomspace(1, 40000, 400).round())
+    experts, per_token, width = shape
+    work = ExpertWork(n, experts, per_token, 4096.0, width, 6 * 4096 * width, is_tuned)
+    factors = MoeFactors(0.5, 0.8, 0.02, 0.85, 2.0, fill=300.0, mfu_tuned=0.7, tiles=rule)
+    for peak in (PEAK, Peak(1e12, 2e9, cache_bytes=50e6, processors=132)):
+        assert np.all(np.diff(kernels.experts_ms(work, peak, factors)) >= 0)
 
 
 def test_expert_weights_in_the_cache() -> None:
