@@ -2,16 +2,15 @@
 
 How much a workload's instances can be used depends on which and how many they are, and which are chosen depends on how much
 they can be used. So choices are made with shares that may be too large, and measured. Where a choice does not keep its
-share, its templates are set aside; where that has happened twice, or little is missing, the share falls to the largest one
-measured below it, and templates that keep this one are let in again. Once a choice keeps its shares they rise to what it is
-safe at, until nothing is to be gained. The start is made as if nothing ran, so that equal inputs give equal shares whatever
-was planned before.
+share, its templates are set aside; where that has happened twice, little is missing, or demand is not met without them, the
+share falls to the largest one measured below it, and templates that keep this one are let in again. Once a choice keeps
+its shares they rise to what it is safe at, until nothing is to be gained.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +24,9 @@ Measure = Callable[[AllocationResult], Mapping[str, float]]
 # Choices at most; how often templates are set aside before the share falls, and by how much it may fall at once; what a
 # further choice must be able to save.
 _ROUNDS, _FAILURES, _NEAR, _GAIN = 10, 2, 0.03, 2e-3
+_LOWERING_ROUNDS = 6
+# Instances that keep their SLO only below this use miss it for another reason than load: a smaller share does not help.
+_HOPELESS = 0.1
 # Where not even the least use keeps the SLO there is nothing to plan with; the plan says so.
 LEAST = 0.02
 
@@ -84,25 +86,18 @@ def without_templates(problem: AllocationProblem, out: Mapping[str, frozenset[st
 
 def settle(problem: AllocationProblem, solve: Solve, measure: Measure) -> Settled:
     """The cheapest choice found that keeps its SLOs at the planned rates; where none was found, the one that is least short.
-    ``problem`` holds the start values. Raises what ``solve`` and ``measure`` raise."""
-    search = _Search(problem, solve, measure)
-    share, best, done = search.first_share(), None, set[str]()
-    for _ in range(_ROUNDS):
-        out = search.set_aside(share)
-        asked = repr((sorted(share.items()), sorted((name, sorted(gone)) for name, gone in out.items())))
-        if asked in done:
-            break
-        done.add(asked)
-        found = search.choose(share, out)
-        if found.short:
-            if best is not None and not _can_gain(found, best):
-                break
-            share = search.learn(found, share)
-        else:
-            share = search.raised(found, share)
-        best = found if best is None or _rank(found) < _rank(best) else best
-    assert best is not None
-    return best
+    ``problem`` holds the start values. Raises what ``solve`` and ``measure`` raise.
+
+    Shares are settled as if nothing ran, so that equal inputs give equal shares whatever was planned before; the choice
+    that counts what runs is then made with them.
+    """
+    fresh = _Search(replace(problem, init_share=0.0, running={}), solve, measure)
+    best = fresh.follow(fresh.first_share())
+    if best.short or (best.set_aside and _misses_demand(best)):
+        best = min(best, fresh.lower(best), key=_rank)
+    now = fresh.of(problem)
+    found = now.choose(_shares(best), best.set_aside)
+    return found if _missed(found) <= _missed(best) else min(found, now.lower(found), key=_rank)
 
 
 class _Search:
@@ -113,10 +108,55 @@ class _Search:
         self._known: dict[str, list[tuple[frozenset[str], float]]] = {}
         self._failures: dict[str, int] = {}
 
+    def of(self, problem: AllocationProblem) -> _Search:
+        """A search of ``problem`` that knows what this one has learnt."""
+        other = _Search(problem, self._solve, self._measure)
+        other._known = {name: list(known) for name, known in self._known.items()}
+        return other
+
     def first_share(self) -> dict[str, float]:
         """The start values, or what a choice made with them is safe at if that is more."""
-        safe = self._measure(self._solve(replace(self._problem, init_share=0.0, running={})))
+        safe = self._measure(self._solve(self._problem))
         return {c.workload_id: max(c.headroom, safe.get(c.workload_id, 0.0)) for c in self._problem.candidates}
+
+    def follow(self, share: Mapping[str, float]) -> Settled:
+        """Choices from ``share`` on; the best of them."""
+        best, done = None, set[str]()
+        for _ in range(_ROUNDS):
+            out = self.set_aside(share)
+            asked = repr((sorted(share.items()), sorted((name, sorted(gone)) for name, gone in out.items())))
+            if asked in done:
+                break
+            done.add(asked)
+            found = self.choose(share, out)
+            if out and _misses_demand(found):
+                share = self.lowered(share, out)
+            elif found.short:
+                if best is not None and not _can_gain(found, best):
+                    break
+                share = self.learn(found, share)
+            else:
+                share = self.raised(found, share)
+            best = found if best is None or _rank(found) < _rank(best) else best
+        assert best is not None
+        return best
+
+    def lower(self, last: Settled) -> Settled:
+        """Choices from ``last`` on with shares that only fall to what was measured, of all templates where demand is not met
+        without some; the best of them."""
+        out = {} if _misses_demand(last) else last.set_aside
+        share = _shares(last) if out else self.lowered(_shares(last), last.set_aside)
+        best = last
+        for _ in range(_LOWERING_ROUNDS):
+            usable = {name: min(share[name], safe) for name, (_, safe) in last.short.items() if safe >= _HOPELESS}
+            if last.short and not usable:
+                break
+            share = share | usable
+            last = self.choose(share, out)
+            best = min(best, last, key=_rank)
+            if not last.short:
+                break
+        return best
 
     def set_aside(self, share: Mapping[str, float]) -> dict[str, frozenset[str]]:
         """Templates known not to keep ``share``, by workload id; none where there are no others."""
@@ -136,6 +176,15 @@ class _Search:
         short = {name: (used[name], safe[name]) for name in used if used[name] > safe[name] * (1 + 1e-9)}
         return Settled(asked, result, safe, short, out)
 
+    def lowered(self, share: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
+        """The shares with those of ``names`` at the largest use measured below: their templates are let in again."""
+        new = dict(share)
+        for name in names:
+            self._failures[name] = 0
+            lower = [safe for _, safe in self._known[name] if LEAST <= safe < share[name] - 1e-9]
+            new[name] = max(lower, default=LEAST)
+        return new
+
     def raised(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
         """The shares that ``found`` is safe at, where they are larger."""
         self._failures = {}
@@ -143,7 +192,7 @@ class _Search:
 
     def learn(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
         """Remembers what is short in ``found``; the shares to try next."""
-        new = dict(share)
+        fall = []
         for name in found.short:
             guilty = self._guilty(found, name, share[name])
             if name not in guilty and all([self._spare(other, _of(found, other)) for other in guilty]):
@@ -151,10 +200,8 @@ class _Search:
             has_others = self._spare(name, _of(found, name), found.safe[name])
             self._failures[name] = self._failures.get(name, 0) + 1
             if found.safe[name] >= share[name] - _NEAR or self._failures[name] >= _FAILURES or not has_others:
-                self._failures[name] = 0
-                lower = [safe for _, safe in self._known[name] if LEAST <= safe < share[name] - 1e-9]
-                new[name] = max(lower, default=LEAST)
-        return new
+                fall.append(name)
+        return self.lowered(share, fall)
 
     def _spare(self, name: str, templates: frozenset[str], safe: float = -1.0) -> bool:
         """Remembers that ``templates`` are safe up to ``safe`` only; whether others are left."""
@@ -187,7 +234,20 @@ def _can_gain(found: Settled, best: Settled) -> bool:
     return theta > known or (theta == known and found.result.objective_usd < best.result.objective_usd * (1 - _GAIN))
 
 
+def _shares(settled: Settled) -> dict[str, float]:
+    return {c.workload_id: c.headroom for c in settled.problem.candidates}
+
+
+def _misses_demand(settled: Settled) -> bool:
+    return settled.result.theta < 1 - 1e-9
+
+
+def _missed(settled: Settled) -> float:
+    """The share of demand that is not served within the SLOs: for want of supply, or as more is used than is safe."""
+    kept = min((safe / used for used, safe in settled.short.values()), default=1.0)
+    return round(1 - settled.result.theta * kept, 9)
+
+
 def _rank(settled: Settled) -> tuple[float, float, float]:
-    """Less is better: first by how much use exceeds what is safe, then the demand met, then the money."""
-    excess = max((used - safe for used, safe in settled.short.values()), default=0.0)
-    return (round(excess, 9), -float(np.round(settled.result.theta, 9)), settled.result.objective_usd)
+    """Less is better: first the demand not served within its SLOs, then that not served at all, then the money."""
+    return (_missed(settled), -float(np.round(settled.result.theta, 9)), settled.result.objective_usd)

@@ -10,7 +10,7 @@ from allocation_cases import R1, problem, workload
 
 from catalogs.types import Phase
 from tasks.allocation.covers.solver import solve_covers
-from tasks.allocation.headroom import LEAST, settle, uses, with_headroom, without_templates
+from tasks.allocation.headroom import settle, uses, with_headroom, without_templates
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits
 
 LIMITS = SolveLimits(gap=1e-9, time_s=20.0)
@@ -101,7 +101,19 @@ def test_where_nothing_holds_the_plan_says_what_it_is_short_of() -> None:
     settled = settle(case(demand=400.0), solve, measure_by({"cheap": 0.0, "solid": 0.0}))
     (short,) = settled.short.values()
     assert short[0] > short[1] == 0.0
-    assert settled.problem.candidates[0].headroom == LEAST
+    assert settled.result.theta == 1.0, "a smaller share does not help: what is there is not left unused for it"
+
+
+def test_leaving_templates_out_never_makes_a_shortage() -> None:
+    """``cheap`` holds 0.5: without it the one ``solid`` serves 90 req/s, with it at half its use 90 + 20 x 25 = 590."""
+    templates = {"cheap": ({"L4x1": 1}, 50), "solid": ({"A10Gx1": 1}, 100)}
+    own = workload("a", Phase.AGGREGATED, templates, CONFIGS, headroom=0.9)
+    supply = {(R1, "L4x1"): 20, (R1, "A10Gx1"): 1}
+    asked = problem([own], {"a": 400.0}, PRICE, supply, configs=CONFIGS)
+    settled = settle(asked, solve, measure_by({"cheap": 0.5, "solid": 0.9}))
+    assert settled.result.theta == 1.0
+    assert not settled.short
+    assert settled.set_aside == {}
 
 
 def test_what_runs_does_not_change_the_shares() -> None:
