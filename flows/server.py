@@ -19,6 +19,7 @@ import ctypes
 import fcntl
 import http.client
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -40,6 +41,8 @@ _STOP_TIMEOUT_S = 3.0
 _ANSWER_TIMEOUT_S = 10.0
 _PARENT_POLL_S = 0.5
 _MAX_SLOTS = 64
+# The server's database and its log, once; with less room than this it does not start, and cannot say why.
+_SERVER_BYTES = 1 << 20
 _PR_SET_PDEATHSIG = 1
 
 # Quiet and private. Task results stay out of Prefect's storage: the lake's own files are what makes a run resumable.
@@ -169,6 +172,10 @@ class ApiServer:
             connection.close()
 
     def _start_error(self, what: str) -> CoralError:
+        if shutil.disk_usage(self.home).free < _SERVER_BYTES:
+            from warehouse.faults import disk_full
+
+            return disk_full(self.home.parents[1])
         log = self.home / "server.log"
         lines = log.read_text(errors="replace").strip().splitlines() if log.exists() else []
         detail = f": {lines[-1].strip()}" if lines else ""

@@ -10,11 +10,12 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flows_cases import is_alive, wait_until
 
-from catalogs.errors import CoralError
+from catalogs.errors import CoralError, LakeError
 from flows.server import ApiServer, api_server
 
 pytestmark = pytest.mark.integration
@@ -115,3 +116,14 @@ def test_a_server_that_cannot_start_is_one_line_with_a_remedy(tmp_path: Path) ->
     assert "\n" not in str(caught.value)
     assert "PREFECT_API_URL" in str(caught.value)
     assert not is_alive(server.process.pid)
+
+
+def test_a_server_that_has_no_room_is_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    server = object.__new__(ApiServer)
+    server.home = tmp_path / "lake/prefect/slot-0"
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    error = server._start_error("ended with code 3 while starting")
+    assert isinstance(error, LakeError)
+    assert f"the disk is full: nothing was changed in the lake in {tmp_path / 'lake'}" in str(error)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10**9))
+    assert "ended with code 3" in str(server._start_error("ended with code 3 while starting"))
