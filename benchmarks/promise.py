@@ -177,11 +177,12 @@ def print_scenario(name: str, arguments: argparse.Namespace) -> None:
     poisson, raw = streams_of(loaded, {}), traces_of(loaded)
     found = attainment(loaded, poisson, instances, arguments.minutes, arguments.seeds)
     print_attainment("Poisson at the planned rate", found, loaded)
-    if arguments.poisson_only or not raw:
+    if arguments.until == "poisson" or not raw:
         return
     found = attainment(loaded, streams_of(loaded, raw), instances, arguments.minutes, arguments.seeds)
     print_attainment("raw traces, plan as it is", {m: r for m, r in found.items() if m in raw}, loaded)
-    print_trace_plan(name, loaded, raw, cost, arguments)
+    if arguments.until == "cost":
+        print_trace_plan(name, loaded, raw, cost, arguments)
 
 
 def streams_of(loaded: LoadedScenario, traces: Mapping[str, str]) -> list[ModelStream]:
@@ -233,7 +234,9 @@ def main() -> None:
     parser.add_argument("--lake", type=Path, required=True, help="libraries are looked for and built here")
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--poisson-only", action="store_true", help="leave the traces out")
+    parser.add_argument(
+        "--until", choices=("poisson", "raw", "cost"), default="cost", help="leave out the traces, or what 99 % on them cost"
+    )
     arguments = parser.parse_args()
     for name in arguments.scenarios:
         print_scenario(name, arguments)
