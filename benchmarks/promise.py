@@ -235,7 +235,10 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument(
-        "--until", choices=("poisson", "raw", "cost"), default="cost", help="leave out the traces, or what 99 % on them cost"
+        "--until",
+        choices=("poisson", "raw", "cost"),
+        default="cost",
+        help="leave out the traces, or what 99 % on them cost",
     )
     arguments = parser.parse_args()
     for name in arguments.scenarios:
