@@ -155,6 +155,12 @@ def trace_library(name: str, loaded: LoadedScenario, traces: Mapping[str, str], 
                 place[model] += 1
 
 
+def shortage(settled: Settled) -> str:
+    """What is to be said where supply does not suffice to use instances only as far as is safe."""
+    theta = settled.result.theta
+    return "" if theta >= 1 - 1e-9 else f" (all there is: keeps its SLOs at {theta:.0%} of the planned rate)"
+
+
 def settings_for(scenario: str | Path, lake: Path) -> BuildSettings:
     """A build without the ILP's sample check."""
     return BuildSettings(scenario=scenario, lake_root=lake, sample_n=0)
@@ -169,7 +175,7 @@ def print_scenario(name: str, arguments: argparse.Namespace) -> None:
     with Lake.open(arguments.lake) as lake:
         settled, instances = settled_plan(loaded, settings, lake)
     cost = settled.result.cost_usd_per_h
-    print(f"{name}: {cost:.2f} USD/h, settled in {time.perf_counter() - begin:.1f} s")
+    print(f"{name}: {cost:.2f} USD/h{shortage(settled)}, settled in {time.perf_counter() - begin:.1f} s")
     used = uses(settled.problem, settled.result)
     for c in settled.problem.candidates:
         if c.workload_id in used:
@@ -219,7 +225,7 @@ def print_trace_plan(
         with Lake.open(arguments.lake) as lake:
             settled, instances = settled_plan(loaded, settings, lake, streams)
         new = settled.result.cost_usd_per_h
-        print(f"  planned for the traces' lengths, {kind}: {new:.2f} USD/h, {new - cost:+.2f}")
+        print(f"  planned for the traces' lengths, {kind}: {new:.2f} USD/h, {new - cost:+.2f}{shortage(settled)}")
         alias = {c.workload_id: c.alias for c in settled.problem.candidates}
         for workload_id, (use, safe) in settled.short.items():
             print(f"    {alias[workload_id]}: used {use:.2f}, safe {safe:.2f}: no plan found that keeps it")

@@ -23,7 +23,7 @@ Measure = Callable[[AllocationResult], Mapping[str, float]]
 
 # Choices at most; how often templates are set aside before the share falls, and by how much it may fall at once; what a
 # further choice must be able to save.
-_ROUNDS, _FAILURES, _NEAR, _GAIN = 10, 2, 0.03, 2e-3
+_ROUNDS, _FAILURES, _NEAR, _GAIN = 9, 2, 0.03, 2e-3
 _LOWERING_ROUNDS = 6
 # Instances that keep their SLO only below this use miss it for another reason than load: a smaller share does not help.
 _HOPELESS = 0.1
