@@ -107,6 +107,7 @@ class Lakes:
             lake = self.folder / f"lake-{self.lakes}"
             self.one_lake(lake, None if self.lakes % 2 else cluster)
             self.lakes += 1
+            print(f"{sum(self.counts.values())} kills, {self.runs} runs, {self.lakes} lakes: all well", flush=True)
 
     def one_lake(self, lake: Path, cluster: Cluster | None) -> None:
         """Run and kill until a run ends by itself, then compare."""
