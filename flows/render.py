@@ -264,7 +264,8 @@ def _gap_text(plan: Plan) -> str:
     distance = distance_to_best(plan)
     if distance is None:
         return "0.00 %: nothing to rent" if plan.cost_usd_per_h == 0 else "unknown: there is no lower bound"
-    return f"within {percent_up(distance)} % of the best plan this library can express"
+    at = " at this headroom" if any(row.headroom_basis == "simulated" for row in plan.workloads) else ""
+    return f"within {percent_up(distance)} % of the best plan this library can express{at}"
 
 
 def _baseline_rows(plan: Plan) -> list[tuple[str, str]]:

@@ -51,7 +51,8 @@ def restriction_text(restricted: AllocationResult, unrestricted: AllocationResul
     if restricted.cost_usd_per_h <= before * (1 + _NO_MORE):
         return f"at no extra cost ({restricted.cost_usd_per_h:,.2f} USD/h)"
     more = restricted.cost_usd_per_h / before - 1
-    return f"planned afresh, rent is {restricted.cost_usd_per_h:,.2f} instead of {before:,.2f} USD/h, {more:+.1%}"
+    costs = f"{restricted.cost_usd_per_h:,.2f} instead of {before:,.2f} USD/h, {more:+.1%}"
+    return f"planned afresh, rent is {costs} at this plan's headroom"
 
 
 def _fresh(problem: AllocationProblem) -> AllocationResult:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tasks.allocation.types import AllocationProblem, AllocationResult
+from tasks.allocation.types import AllocationProblem, AllocationResult, SolveStatus
 
 Solve = Callable[[AllocationProblem], AllocationResult]
 Measure = Callable[[AllocationResult], Mapping[str, float]]
@@ -53,9 +53,22 @@ def with_headroom(problem: AllocationProblem, share: Mapping[str, float]) -> All
 
 
 def uses(problem: AllocationProblem, result: AllocationResult) -> dict[str, float]:
-    """Use of the chosen instances at the rate they are planned to serve, by workload id: planned requests (at most what
-    they supply with headroom) / sum of the instances' whole rates."""
-    planned = {name: demand.planned_req_per_s for demand in problem.demands for name in demand.workload_ids}
+    """Use of the chosen instances at the rate they are planned to serve, by workload id: requests / sum of the instances'
+    whole rates. Requests are the planned ones, or as many as every phase of the model supplies with headroom: where one
+    phase is short the others have no more to do."""
+    supply = _supply_req_per_s(problem, result)
+    headroom = {c.workload_id: c.headroom for c in problem.candidates}
+    found: dict[str, float] = {}
+    for demand in problem.demands:
+        served = min(
+            demand.planned_req_per_s, *(headroom[name] * supply.get(name, 0.0) for name in demand.workload_ids)
+        )
+        found |= {name: served / supply[name] for name in demand.workload_ids if name in supply}
+    return found
+
+
+def _supply_req_per_s(problem: AllocationProblem, result: AllocationResult) -> dict[str, float]:
+    """Requests per second of the chosen instances at their whole rates, by the workload ids that have any."""
     found = {}
     for c in problem.candidates:
         place = {template_id: i for i, template_id in enumerate(c.template_ids)}
@@ -65,8 +78,7 @@ def uses(problem: AllocationProblem, result: AllocationResult) -> dict[str, floa
             if row.workload_id == c.workload_id
         )
         if milli > 0:
-            supply = milli / 1000.0 / c.tokens_per_request
-            found[c.workload_id] = min(planned[c.workload_id] / supply, c.headroom)
+            found[c.workload_id] = milli / 1000.0 / c.tokens_per_request
     return found
 
 
@@ -97,7 +109,13 @@ def settle(problem: AllocationProblem, solve: Solve, measure: Measure) -> Settle
         best = min(best, fresh.lower(best), key=_rank)
     now = fresh.of(problem)
     found = now.choose(_shares(best), best.set_aside)
-    return found if _missed(found) <= _missed(best) else min(found, now.lower(found), key=_rank)
+    if _missed(found) <= _missed(best):
+        return found
+    # What runs draws the choice to instances that do not keep their SLOs together: there is still the one made without.
+    others = [now.lower(found)]
+    if not _misses_demand(found):
+        others.append(now.same_as(best, found))
+    return min(found, *others, key=_rank)
 
 
 class _Search:
@@ -140,6 +158,17 @@ class _Search:
             best = found if best is None or _rank(found) < _rank(best) else best
         assert best is not None
         return best
+
+    def same_as(self, best: Settled, found: Settled) -> Settled:
+        """The choice ``best`` again, or a cheaper one of its templates, with the bound of ``found``, which has them all."""
+        used = {row.template_id for row in best.result.instances}
+        others = {c.workload_id: frozenset(c.template_ids) - used for c in self._problem.candidates}
+        same = self.choose(_shares(best), others)
+        bound, objective = found.result.lower_bound_usd, same.result.objective_usd
+        gap = max(0.0, (objective - bound) / objective) if objective > 0 else 0.0
+        status = SolveStatus.GAP if same.result.status is SolveStatus.OPTIMAL and gap > 0 else same.result.status
+        result = replace(same.result, lower_bound_usd=min(bound, objective), gap=gap, status=status)
+        return replace(same, problem=found.problem, result=result, set_aside=found.set_aside)
 
     def lower(self, last: Settled) -> Settled:
         """Choices from ``last`` on with shares that only fall to what was measured, of all templates where demand is not met

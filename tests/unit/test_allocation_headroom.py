@@ -136,3 +136,26 @@ def test_templates_are_left_out_with_what_runs_of_them() -> None:
 def test_shares_are_set_by_workload() -> None:
     both = replace(case(), candidates=(*case().candidates, workload("b", Phase.DECODE, {}, CONFIGS, headroom=0.7)))
     assert [c.headroom for c in with_headroom(both, {"a-aggregated": 0.5}).candidates] == [0.5, 0.7]
+
+
+def test_a_phase_that_has_less_to_do_is_used_less() -> None:
+    """Decode serves 0.5 x 40 of 100 req/s: prefill, with 200 at its whole rate, has 20 to do and is used to a tenth."""
+    prefill = workload("a", Phase.PREFILL, {"p": ({"L4x1": 1}, 200)}, CONFIGS, headroom=0.8)
+    decode = workload("a", Phase.DECODE, {"d": ({"A10Gx1": 1}, 40)}, CONFIGS, headroom=0.5)
+    supply = {(R1, "L4x1"): 1, (R1, "A10Gx1"): 1}
+    asked = problem([prefill, decode], {"a": 100.0}, PRICE, supply, configs=CONFIGS)
+    assert uses(asked, solve(asked)) == pytest.approx({"a-prefill": 0.1, "a-decode": 0.5})
+
+
+def test_what_runs_and_does_not_hold_together_gives_way_to_the_choice_made_without() -> None:
+    """Three ``cheap`` run and would stay, at a start-up charge for others; in company they hold nothing."""
+    safe = {"cheap": 0.95, "solid": 0.95}
+
+    def measure(result: AllocationResult) -> dict[str, float]:
+        used = chosen(result)
+        return {"a-aggregated": 0.0 if used.get("cheap", 0) == 3 else min(safe[name] for name in used)}
+
+    fresh = settle(case(), solve, measure)
+    assert not fresh.short
+    again = settle(case(init_share=0.5, running={(R1, "cheap"): 3}), solve, measure)
+    assert not again.short

@@ -113,7 +113,11 @@ def result(cost: float, status: SolveStatus = SolveStatus.OPTIMAL, theta: float 
 @pytest.mark.parametrize(
     ("restricted", "free", "text"),
     [
-        (result(112.0), result(100.0), "planned afresh, rent is 112.00 instead of 100.00 USD/h, +12.0%"),
+        (
+            result(112.0),
+            result(100.0),
+            "planned afresh, rent is 112.00 instead of 100.00 USD/h, +12.0% at this plan's headroom",
+        ),
         (result(100.0), result(100.0), "at no extra cost (100.00 USD/h)"),
         (result(99.99), result(100.0), "at no extra cost (99.99 USD/h)"),  # within the gap of both
         (result(0.0), result(0.0), "at no extra cost (0.00 USD/h)"),
