@@ -145,18 +145,16 @@ def test_damaged_files_are_computed_anew(settings: BuildSettings, base: tuple[Pa
 
 
 def test_a_library_that_the_ilp_disagrees_with_is_refused_and_recorded(settings: BuildSettings) -> None:
-    """Every rate of one workload is raised by a token per second: whole files, but no solver would have written them."""
+    """Every rate is raised by a token per second: whole files, but no solver would have written them."""
     folder = settings.lake_root / "shards/solved_templates"
     files = {path: pq.read_table(path, schema=TEMPLATE_SCHEMA) for path in sorted(folder.glob("*.parquet"))}
-    workload = query(settings.lake_root, "SELECT min(workload_id) AS name FROM templates")["name"][0].as_py()
     for path, table in files.items():
-        if table["workload_id"].unique().to_pylist() == [workload]:
-            at = table.schema.get_field_index("throughput_mtok_per_s")
-            rates = pc.add(table["throughput_mtok_per_s"], 1000).cast(table.schema.field(at).type)
-            path.unlink()
-            write_shard(
-                settings.lake_root, table.set_column(at, table.schema.field(at), rates), path.name.split("-")[0]
-            )
+        if not table.num_rows:
+            continue
+        at = table.schema.get_field_index("throughput_mtok_per_s")
+        rates = pc.add(table["throughput_mtok_per_s"], 1000).cast(table.schema.field(at).type)
+        path.unlink()
+        write_shard(settings.lake_root, table.set_column(at, table.schema.field(at), rates), path.name.split("-")[0])
     with pytest.raises(RuntimeError, match="the reference ILP disagrees: "):
         build_library(replace(settings, sample_n=4))
     newest = "SELECT status, sample_n, sample_max_rel_diff FROM builds ORDER BY started_at DESC LIMIT 1"
