@@ -24,6 +24,8 @@ Measure = Callable[[AllocationResult], Mapping[str, float]]
 # Choices at most; how often templates are set aside before the share falls, and by how much it may fall at once; what a
 # further choice must be able to save.
 _ROUNDS, _FAILURES, _NEAR, _GAIN = 9, 2, 0.03, 2e-3
+# More choices, while so much may be saved: shares that end far below the start values take longer.
+_MOST_ROUNDS, _LATE_GAIN = 16, 0.1
 _LOWERING_ROUNDS = 6
 # Instances that keep their SLO only below this use miss it for another reason than load: a smaller share does not help.
 _HOPELESS = 0.1
@@ -140,7 +142,7 @@ class _Search:
     def follow(self, share: Mapping[str, float]) -> Settled:
         """Choices from ``share`` on; the best of them."""
         best, done = None, set[str]()
-        for _ in range(_ROUNDS):
+        for number in range(_MOST_ROUNDS):
             out = self.set_aside(share)
             asked = repr((sorted(share.items()), sorted((name, sorted(gone)) for name, gone in out.items())))
             if asked in done:
@@ -150,12 +152,15 @@ class _Search:
             if out and _misses_demand(found):
                 share = self.lowered(share, out)
             elif found.short:
-                if best is not None and not _can_gain(found, best):
+                if best is not None and not _can_gain(found, best, _GAIN):
                     break
                 share = self.learn(found, share)
             else:
                 share = self.raised(found, share)
             best = found if best is None or _rank(found) < _rank(best) else best
+            is_late = number + 1 >= _ROUNDS
+            if is_late and (best.short or not found.short or not _can_gain(found, best, _LATE_GAIN)):
+                break
         assert best is not None
         return best
 
@@ -255,12 +260,12 @@ def _of(found: Settled, name: str) -> frozenset[str]:
     return frozenset(row.template_id for row in found.result.instances if row.workload_id == name)
 
 
-def _can_gain(found: Settled, best: Settled) -> bool:
+def _can_gain(found: Settled, best: Settled, gain: float) -> bool:
     """Whether choices beyond ``found``, which is short, may beat ``best``: what is learnt makes them dearer, as a rule."""
     if best.short:
         return True
     theta, known = (round(each.result.theta, 9) for each in (found, best))
-    return theta > known or (theta == known and found.result.objective_usd < best.result.objective_usd * (1 - _GAIN))
+    return theta > known or (theta == known and found.result.objective_usd < best.result.objective_usd * (1 - gain))
 
 
 def _shares(settled: Settled) -> dict[str, float]:
