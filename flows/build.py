@@ -130,7 +130,8 @@ def _build(settings: BuildSettings, inputs: BuildInputs, progress: Progress) -> 
     remove_temporaries(settings.lake_root)
     if settings.dask_address is not None:
         with progress_stage(progress, "check workers"):
-            check_scheduler(settings.dask_address, settings.lake_root)
+            threads = check_scheduler(settings.dask_address, settings.lake_root)
+            settings = replace(settings, threads=threads)
     progress.start("start server", 1)
     with api_server(settings.lake_root, preload=_import_flow):
         progress.advance("start server", 1)

@@ -28,7 +28,6 @@ from warehouse.records import BuildRecord, BuildStatus, LandedShard, LibraryReco
 
 # Reading the profiles of a workload, and making curves of them.
 _CHUNK_OVERHEAD_S = 0.3
-_REMOTE_SLOTS = 16
 _SAMPLE_JOBS = 2
 
 
@@ -59,7 +58,7 @@ class BuildRun:
         self.lake_root = settings.lake_root.resolve()
         self.started, self.started_at = time.perf_counter(), datetime.now(UTC)
         self.by_id = {item.workload_id: item for item in inputs.workloads}
-        self.slots = settings.threads if settings.dask_address is None else _REMOTE_SLOTS
+        self.slots = settings.threads
 
     def run(self) -> BuildResult:
         """Build and register the library."""

@@ -90,7 +90,7 @@ def code_hash(packages: tuple[str, ...] = ("catalogs", "flows", "tasks", "wareho
 
 
 def check_scheduler(dask_address: str, lake_root: Path) -> int:
-    """Whether the workers behind ``dask_address`` can build for this lake; how many there are.
+    """Whether the workers behind ``dask_address`` can build for this lake; how many threads they have.
 
     Raises CoralError when the scheduler cannot be reached or has no workers, when a worker holds other code than this
     process, when it does not see ``lake_root``, or when workers elsewhere could not reach the Prefect API.
@@ -107,7 +107,7 @@ def check_scheduler(dask_address: str, lake_root: Path) -> int:
             theirs = _ask_workers(client, fingerprint, dask_address)
             refuse_mismatch(fingerprint(), theirs)
             _refuse_other_lake(_ask_workers(client, _sees_folder, dask_address, str(lake_root)), lake_root)
-            return len(theirs)
+            return sum(_ask_workers(client, _threads, dask_address).values())
     except (OSError, TimeoutError, ValueError) as error:
         raise CoralError(
             f"no Dask scheduler answers at {dask_address} ({error})",
@@ -151,6 +151,10 @@ def _ask_workers(client: Any, question: Any, dask_address: str, *arguments: str)
             f"a Dask worker behind {dask_address} has no usable coral-planner ({error})",
             remedy="install coral-planner there and start the worker with PYTHONSAFEPATH=1",
         ) from error
+
+
+def _threads(dask_worker: Any) -> int:
+    return int(dask_worker.state.nthreads)
 
 
 def _sees_folder(folder: str) -> bool:

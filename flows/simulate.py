@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ def _run_flow(
 
     if settings.dask_address is not None:
         with progress_stage(progress, "check workers"):
-            check_scheduler(settings.dask_address, settings.lake_root)
+            threads = check_scheduler(settings.dask_address, settings.lake_root)
+            settings = replace(settings, threads=threads)
     progress.start("start server", 1)
     with api_server(settings.lake_root, preload=_import_flow):
         progress.advance("start server", 1)

@@ -16,7 +16,6 @@ from flows.settings import Progress
 from flows.simulate_inputs import SimulateInputs, SimulateSettings
 
 STAGE = "simulate"
-_REMOTE_SLOTS = 16
 # A run takes seconds; what it takes exactly is known only afterwards, and runs of one call are alike.
 _RUN_WORK_S = 5.0
 _LOOK_S = 0.2
@@ -47,8 +46,7 @@ CALL: contextvars.ContextVar[SimulateCall | None] = contextvars.ContextVar("cora
 
 def run_all(call: SimulateCall, task: Any) -> int:
     """Submit all runs in batches to ``task`` and wait; how many were done. The first error stops all and is raised."""
-    slots = call.settings.threads if call.settings.dask_address is None else _REMOTE_SLOTS
-    batches = batch_by_work(call.runs, [_RUN_WORK_S] * len(call.runs), slots=slots)
+    batches = batch_by_work(call.runs, [_RUN_WORK_S] * len(call.runs), slots=call.settings.threads)
     # Workers elsewhere run in other working folders.
     root = call.settings.lake_root.resolve()
     jobs = [simulate_work.SimulateJob(root, call.inputs, batch) for batch in batches]
