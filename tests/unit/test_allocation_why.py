@@ -133,7 +133,8 @@ def test_every_range_holds_the_truth(time_s: float, columns: int, monkeypatch: p
     """By enumeration. With no time at all, or narrowed to a few columns, the ranges are wide, not wrong."""
     monkeypatch.setattr(why_module, "_MOST_COLUMNS", columns)
     checked = exact = 0
-    for seed in range(7000, 7150):
+    is_asked_for_more = time_s > 0 and columns > 2
+    for seed in range(7000, 7150 if is_asked_for_more else 7050):
         p = with_min_regions(random_problem(seed), 2 if seed % 4 == 0 else 1)
         result = solve_covers(p, EXACT)
         if not is_plan(result):  # what a shortage serves can be served: explained as such
@@ -163,8 +164,8 @@ def test_every_range_holds_the_truth(time_s: float, columns: int, monkeypatch: p
             holds(rule.cost, turned[rule.rule], (seed, rule))
         checked += 1
         exact += why.open_ends == 0
-    assert checked >= 40
-    if time_s > 0 and columns > 2:
+    assert checked >= (40 if is_asked_for_more else 12)
+    if is_asked_for_more:
         assert exact == checked
 
 
