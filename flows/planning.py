@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import CoralError, HeldError, LakeError, finding_lines
 from flows.settings import BuildSettings, Progress, progress_stage
+from flows.turn import RunRequest, allocation_turn, log_undecided
 from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, PlanWarning
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
 
@@ -32,20 +32,36 @@ class AllocationOutcome:
     text: str
 
 
-def plan_scenario(settings: BuildSettings, progress: Progress) -> AllocationOutcome:
+def plan_scenario(settings: BuildSettings, progress: Progress, request: RunRequest | None = None) -> AllocationOutcome:
     """Build the library if needed, allocate, check, publish. Raises the expected outcomes of each part."""
     from flows.build import build_library
 
     build_library(settings, progress)
-    return allocate(settings, progress, publish=True)
+    return allocate(settings, progress, publish=True, request=request)
 
 
-def allocate(settings: BuildSettings, progress: Progress, *, publish: bool) -> AllocationOutcome:
+def allocate(
+    settings: BuildSettings, progress: Progress, *, publish: bool, request: RunRequest | None = None
+) -> AllocationOutcome:
     """Choose what to rent from the library built for the scenario as it is now.
 
-    Without ``publish`` nothing is written. Raises HeldError (demand unknown; the run is logged when publishing),
-    NothingFitsError, LakeError, or CoralError when the library has not been built for these inputs.
+    Without ``publish`` nothing is written. With it no two allocations of a scenario overlap, whoever asks (``request``:
+    who, None = a person). Raises HeldError (demand unknown; the run is logged when publishing), NothingFitsError,
+    LakeError (also when another allocation takes too long), SupersededError for a scheduled run that comes too late, or
+    CoralError when the library has not been built for these inputs.
     """
+    from catalogs.scenario import load_scenario
+
+    if not publish:
+        return _allocate(settings, progress, None)
+    request = request or RunRequest()
+    # Inputs are read once it is this run's turn: here only the name is of use.
+    with allocation_turn(settings.lake_root, load_scenario(settings.scenario).scenario.id, request):
+        return _allocate(settings, progress, request)
+
+
+def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest | None) -> AllocationOutcome:
+    """:func:`allocate` when it is this run's turn; ``request`` None = publish nothing."""
     from catalogs.scenario import load_scenario
     from flows.build import registered_library
     from warehouse import read
@@ -56,17 +72,17 @@ def allocate(settings: BuildSettings, progress: Progress, *, publish: bool) -> A
     for line in finding_lines(loaded.rejects):
         progress.message(f"set aside: {line}")
     library_id = registered_library(settings, loaded)
-    with Lake.open(settings.lake_root, read_only=not publish) as lake:
+    with Lake.open(settings.lake_root, read_only=request is None) as lake:
         last = read.current_plan(lake, loaded.scenario.id)
         try:
             plan, frame = _decide(loaded, lake, library_id, last, progress, started)
         except HeldError as held:
-            if publish:
-                _log_held(lake, loaded, last, started, str(held))
+            if request is not None:
+                log_undecided(lake, loaded.scenario.id, request, started, held)
             raise
-        if not publish:
+        if request is None:
             return AllocationOutcome(plan, None, "not published: give --publish to publish it")
-        outcome = _publish(lake, loaded, plan, last, started)
+        outcome = _publish(lake, loaded, plan, last, started, request)
         _keep_frame(lake, outcome, frame, progress)
         return outcome
 
@@ -211,13 +227,15 @@ def plan_document(
     return plan
 
 
-def _publish(lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None, started: datetime) -> AllocationOutcome:
+def _publish(
+    lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None, started: datetime, request: RunRequest
+) -> AllocationOutcome:
     from flows.planning_inputs import input_ages_s, reference_inputs
     from warehouse.plans import log_rejects, publish_plan
     from warehouse.records import AllocationRun, ReferenceInputs, Reject, RunOutcome
 
     run = AllocationRun(
-        run_id=uuid.uuid4().hex,
+        run_id=request.run_id,
         scenario_id=loaded.scenario.id,
         started_at=started,
         inputs_hash=plan.inputs.hash,
@@ -257,11 +275,3 @@ def _keep_frame(lake: Lake, outcome: AllocationOutcome, frame: dict[str, Any], p
 def _figures(plan: Plan) -> tuple[object, ...]:
     """What may move while a decision stands. Start-up charges do so by themselves: what was new runs now."""
     return plan.cost_usd_per_h, plan.status is SolveStatus.SHORTFALL, plan.workloads, plan.offers, plan.shortfalls
-
-
-def _log_held(lake: Lake, loaded: LoadedScenario, last: Plan | None, started: datetime, note: str) -> None:
-    from warehouse.plans import log_run
-    from warehouse.records import AllocationRun, RunLog, RunOutcome
-
-    run = AllocationRun(run_id=uuid.uuid4().hex, scenario_id=loaded.scenario.id, started_at=started, note=note)
-    log_run(lake, run, RunLog(RunOutcome.HELD_UNKNOWN_DEMAND, last.plan_version if last else None))

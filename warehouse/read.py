@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -148,8 +149,26 @@ def plan_from_row(document: str, state: str) -> Plan:
 
 def current_plan(lake: Lake, scenario_id: str) -> Plan | None:
     """The scenario's newest published plan, or None before the first."""
+    version = current_version(lake, scenario_id)
+    return None if version is None else plan_version(lake, scenario_id, version)
+
+
+def current_version(lake: Lake, scenario_id: str) -> int | None:
+    """Number of the scenario's newest published plan, or None before the first."""
     rows = _rows(lake, "SELECT max(plan_version) FROM main.plan_rows WHERE scenario_id = ?", [scenario_id])
-    return None if rows[0][0] is None else plan_version(lake, scenario_id, rows[0][0])
+    return None if rows[0][0] is None else int(rows[0][0])
+
+
+def decided_since(lake: Lake, scenario_id: str, moment: datetime) -> str | None:
+    """Id of an allocation run of the scenario that began at ``moment`` or later and decided (published, unchanged or held);
+    None where there is none."""
+    rows = _rows(
+        lake,
+        """SELECT run_id FROM main.allocation_runs WHERE scenario_id = ? AND started_at >= ?
+        AND outcome NOT IN ('failed', 'superseded') ORDER BY started_at DESC LIMIT 1""",
+        [scenario_id, moment],
+    )
+    return rows[0][0] if rows else None
 
 
 def plan_version(lake: Lake, scenario_id: str, version: int) -> Plan:
