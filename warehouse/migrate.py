@@ -30,9 +30,15 @@ def _add_launch_tp(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("ALTER TABLE shards.profile_rows ADD COLUMN IF NOT EXISTS launch_tp TINYINT DEFAULT 0")
 
 
+def _add_feeds(connection: duckdb.DuckDBPyConnection) -> None:
+    """2 -> 3: tables of feeds (made with the others that are missing), and launches that failed beside what runs."""
+    connection.execute("ALTER TABLE main.fleet ADD COLUMN IF NOT EXISTS failed_nodes BIGINT DEFAULT 0")
+    connection.execute("ALTER TABLE main.fleet ADD COLUMN IF NOT EXISTS ingest_id VARCHAR DEFAULT ''")
+
+
 # Per schema version: what leads to the next one. Repeating a step must do no harm: a kill may come before the version is
 # written.
-_STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {1: _add_launch_tp}
+_STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {1: _add_launch_tp, 2: _add_feeds}
 
 
 def migrate_lake(root: str | os.PathLike[str]) -> int:

@@ -112,7 +112,7 @@ PLAN_TABLES = (
     ),
     Table(
         "fleet",
-        "Nodes seen running",
+        "Nodes seen running; all of a scenario's at each `observed_at`",
         (
             _SCENARIO,
             key("observed_at", "TIMESTAMPTZ", "when", "UTC"),
@@ -121,6 +121,8 @@ PLAN_TABLES = (
             key("market", "VARCHAR", "on_demand, spot or owned"),
             key("template_id", "VARCHAR", "template they serve; '' = none"),
             Column("nodes", "BIGINT", "nodes", "nodes"),
+            Column("failed_nodes", "BIGINT", "nodes asked for beside them that could not be had", "nodes"),
+            Column("ingest_id", "VARCHAR", "file it came in with; '' = none"),
         ),
     ),
     Table(

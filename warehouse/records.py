@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from catalogs.lake_feeds import FeedKind
 from catalogs.types import Availability, Basis, ModelSpec, NodeConfig, Offer, Quota, Workload
 
 if TYPE_CHECKING:
@@ -160,6 +161,26 @@ class Reject:
     value: str
     reason: str
     remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class IngestRecord:
+    """A file handed to `coral ingest` and what became of its rows. ``observed_at``: the moment it tells of, None = no row was
+    accepted. ``content_id`` is a hash of its bytes and of how it was to be read; ``n_changed`` = rows that said something
+    new."""
+
+    ingest_id: str
+    content_id: str
+    kind: FeedKind
+    scenario_id: str
+    file: str
+    observed_at: datetime | None
+    n_rows: int
+    n_accepted: int
+    n_held: int
+    n_rejected: int
+    n_changed: int = 0
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

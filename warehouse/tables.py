@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from tasks.profiling.schema import PROFILE_SCHEMA
 from tasks.templates.schema import TEMPLATE_SCHEMA
+from warehouse.feed_tables import FEED_TABLES
 from warehouse.plan_tables import PLAN_TABLES
 from warehouse.records import ShardKind
 from warehouse.reference_tables import REFERENCE_TABLES
@@ -249,5 +250,5 @@ LIBRARY_TABLES = (
 )
 
 TABLES: dict[str, Table] = {
-    table.name: table for table in (*LANDED_TABLES, *REFERENCE_TABLES, *LIBRARY_TABLES, *PLAN_TABLES)
+    table.name: table for table in (*LANDED_TABLES, *REFERENCE_TABLES, *LIBRARY_TABLES, *FEED_TABLES, *PLAN_TABLES)
 }

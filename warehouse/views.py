@@ -5,6 +5,7 @@ Files are shared between libraries, so the views join them with the tables that 
 
 from __future__ import annotations
 
+from warehouse.feed_views import FEED_VIEWS
 from warehouse.schema import TOK_S, USD_H, Column, View
 
 _LAST_USED = Column("last_used_at", "TIMESTAMPTZ", "when a build or plan last used the row; NULL = never", "UTC")
@@ -231,4 +232,5 @@ VIEWS: tuple[View, ...] = (
         _PRICED,
         ("library_id", "filter_id", "workload_id", "region", "market"),
     ),
+    *FEED_VIEWS,
 )
