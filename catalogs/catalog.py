@@ -104,7 +104,9 @@ class Catalog:
             for model, known in names.items():
                 if known.lower() == asked:
                     return self.models[model]
-        raise UnknownNameError("model", name, [n for spec in self.models.values() for n in (spec.model, spec.alias)])
+        # Both names of a model would take two of the few places: ids are offered to who writes ids.
+        offered = [spec.model if "/" in name else spec.alias for spec in self.models.values()]
+        raise UnknownNameError("model", name, offered)
 
 
 @cache

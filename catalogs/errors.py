@@ -117,10 +117,38 @@ class LakeError(CoralError):
 
 
 def close_matches(name: str, known: Iterable[str], n: int = 3) -> list[str]:
-    """Known names nearest to ``name``, ignoring case; best first."""
-    by_lower = {candidate.lower(): candidate for candidate in known}
-    hits = difflib.get_close_matches(name.lower(), by_lower, n=n, cutoff=0.5)
-    return [by_lower[hit] for hit in hits]
+    """Known names nearest to ``name``, ignoring case and punctuation; best first.
+
+    A name that holds ``name``, or is held by it, is near whatever its length (``llama-3.3-70b`` is the beginning of one,
+    ``Qwen3-32B`` the end of another); the other names by their likeness to it, as a whole or without an organisation.
+    """
+    scored = [(*_likeness(name, candidate), candidate) for candidate in dict.fromkeys(known)]
+    least = max([_CUTOFF, *(score - _WINDOW for score, _, _ in scored)])
+    near = sorted((row for row in scored if row[0] >= least), key=lambda row: (-row[0], -row[1]))
+    return [candidate for *_, candidate in near[:n]]
+
+
+_CUTOFF = 0.5
+_WINDOW = 0.25  # names that are much less like than the best are no help beside it
+_SHORTEST_PART = 3  # letters: shorter ones are in too many names
+
+
+def _letters(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _likeness(name: str, candidate: str) -> tuple[float, float]:
+    """(best of the whole and the part after a slash, of the whole): 0 to 1 by difflib, above 1 where one holds the other.
+
+    The part alone counts only for who wrote no slash.
+    """
+    asked, scores = _letters(name), []
+    for part in (candidate if "/" in name else candidate.rpartition("/")[2], candidate):
+        other = _letters(part)
+        shorter, longer = sorted((asked, other), key=len)
+        is_part = len(shorter) >= _SHORTEST_PART and shorter in longer
+        scores.append(difflib.SequenceMatcher(None, other, asked).ratio() + is_part)
+    return max(scores), scores[-1]
 
 
 def close_matches_remedy(name: str, known: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ import typer
 
 from catalogs.errors import CoralError
 from flows import (
+    cli_catalog,
     cli_compare,
     cli_inputs,
     cli_lake,
@@ -45,6 +46,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+cli_catalog.register(app)
 cli_compare.register(app)
 cli_inputs.register(app)
 cli_lake.register(app)

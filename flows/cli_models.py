@@ -1,4 +1,4 @@
-"""``coral models``: a model's sizes, and models of one's own from their Hugging Face config."""
+"""``coral models``: the catalog's, a model's sizes, and models of one's own from their Hugging Face config."""
 
 from __future__ import annotations
 
@@ -30,6 +30,9 @@ def register(app: typer.Typer) -> None:
         no_args_is_help=True,
         rich_markup_mode=None,
     )
+    models.command("list", **described("The models of the catalog.", "coral models list", "coral models list --json"))(
+        list_models
+    )
     models.command(
         "add",
         **described(
@@ -41,6 +44,34 @@ def register(app: typer.Typer) -> None:
         show
     )
     app.add_typer(models)
+
+
+def list_models(as_json: JsonOption = False) -> None:
+    """List the catalog's models by alias: sizes, published format, longest context, legal tensor-parallel degrees."""
+    from catalogs import load_catalog
+    from flows.render import table
+    from tasks.profiling.sizes import model_sizes
+
+    sizes = [model_sizes(spec) for spec in load_catalog().models.values()]
+    if as_json:
+        put_json([asdict(size) for size in sizes])
+        return
+    rows = [
+        (
+            size.alias,
+            size.model,
+            f"{size.params_total / 1e9:,.1f}",
+            f"{size.params_active / 1e9:,.1f}",
+            str(sum(kind.layers for kind in size.layers)),
+            size.weight_dtype,
+            f"{size.weight_bytes / 2**30:,.1f}",
+            f"{size.max_position:,}",
+            ",".join(str(degree.tp) for degree in size.degrees if not degree.refusal),
+        )
+        for size in sizes
+    ]
+    header = ("alias", "model", "B params", "active", "layers", "weights", "GiB", "context", "tp")
+    put("\n".join(table(header, rows, right=(2, 3, 4, 6, 7))))
 
 
 def add(

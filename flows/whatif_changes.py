@@ -262,7 +262,7 @@ class _Changes:
         if phase.lower() in _PHASES and any(_letters(bare) in map(_letters, _names(d)) for d in self.now.model_demands):
             self.fault("names a phase, and a model's requests go through both", f"write {bare}=...")
         else:
-            known = [known for demand in self.now.model_demands for known in (demand.alias, demand.model)]
+            known = [demand.model if "/" in name else demand.alias for demand in self.now.model_demands]
             self.fault("unknown model in this scenario", close_matches_remedy(name, known))
         return None
 
