@@ -195,13 +195,23 @@ def _fill_in_words(value: object) -> object:
     return {"auto": AUTO_HEADROOM, "start": START_HEADROOM}.get(value, value) if isinstance(value, str) else value
 
 
+class GuardsSection(Section):
+    """Guard rails: a plan beyond one waits for `coral plans approve`. The current plan is what it is measured against: its
+    rent rises, a workload's capacity falls beyond its demand, a model's demand moves by more than a factor. null = no such
+    rail."""
+
+    cost_rise_pct: Annotated[float, Within(0, 1_000_000)] | None = 20.0
+    capacity_fall_pct: Annotated[float, Within(0, 100)] | None = 30.0
+    demand_factor: Annotated[float, Within(1, 1_000_000)] | None = 5.0
+
+
 class PolicySection(Section):
     """How to plan. ``headroom: auto`` = the largest use at which the chosen instances keep the SLO percentile under Poisson
     arrivals, by simulation; ``start`` = 0.8 of the rate for prefill, 0.9 for decode. ``demand_percentile``: of one-minute
     Poisson counts at the stated mean (null = plan for the mean). ``init_minutes`` of an ``interval_minutes`` long plan are
     lost on a new node. ``safety_percentile``: plan with rates that hold in that share of cases, given each rate's error
     (null = with the expected rates). ``measured_only``: use only rates that rest on measurements or fits to them.
-    ``launchable_only``: use only templates that stock engines launch."""
+    ``launchable_only``: use only templates that stock engines launch. ``guards``: what a plan may not change unasked."""
 
     shortage: Literal["uniform", "priority"] = "uniform"
     headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_words)] = AUTO_HEADROOM
@@ -213,6 +223,7 @@ class PolicySection(Section):
     safety_percentile: Percentile | None = None
     measured_only: Flag = False
     launchable_only: Flag = False
+    guards: GuardsSection = GuardsSection()
 
     @property
     def init_share(self) -> float:

@@ -82,6 +82,9 @@ LaunchableOption = Annotated[
     bool,
     typer.Option("--launchable-only", help="Leave out templates that stock engines cannot launch; says what it costs."),
 ]
+ApproveOption = Annotated[
+    bool, typer.Option("--approve", help="Publish even a plan that a guard rail would hold.", show_default=False)
+]
 YesOption = Annotated[bool, typer.Option("--yes", help="Build the library however large it is.", show_default=False)]
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", min=1, help="Local workers. [default: one per core]", show_default=False)

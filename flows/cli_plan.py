@@ -10,6 +10,7 @@ import typer
 
 from flows.cli_common import (
     DEFAULT_SCENARIO,
+    ApproveOption,
     DaskOption,
     ExitCode,
     JsonOption,
@@ -93,19 +94,22 @@ def allocate(
     safety: SafetyOption = None,
     measured_only: MeasuredOption = False,
     launchable_only: LaunchableOption = False,
+    approve: ApproveOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Choose what to rent from the library that is built, and print the plan. Writes nothing without --publish.
 
-    Exits with 4 when the demand cannot be met, with 5 when nothing was decided because an input is unknown.
+    Exits with 4 when the demand cannot be met, with 5 when nothing was decided because an input is unknown, or when the plan
+    waits for approval because a guard rail holds it.
     """
     from flows import planning
     from flows.cli_progress import show_progress
+    from flows.turn import RunRequest
 
     settings = _settings(scenario, lake, mode, Solver.EXACT, None, None)
     settings = _with_policy(settings, safety, measured_only, launchable_only)
     with show_progress() as progress:
-        outcome = planning.allocate(settings, progress, publish=publish)
+        outcome = planning.allocate(settings, progress, publish=publish, request=RunRequest(approve=approve))
     _show(outcome, as_json)
 
 
@@ -119,20 +123,23 @@ def plan(
     safety: SafetyOption = None,
     measured_only: MeasuredOption = False,
     launchable_only: LaunchableOption = False,
+    approve: ApproveOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Build the library if needed, allocate, publish, and print the plan: the main job in one command.
 
-    An unchanged decision publishes nothing. Exits with 4 when the demand cannot be met.
+    An unchanged decision publishes nothing. Exits with 4 when the demand cannot be met, with 5 when the plan waits for
+    approval because a guard rail holds it.
     """
     from flows import planning
     from flows.cli_progress import show_progress
+    from flows.turn import RunRequest
 
     settings = _settings(scenario, lake, mode, solver, dask_address, workers, yes)
     settings = _with_policy(settings, safety, measured_only, launchable_only)
     with show_progress() as progress:
-        outcome = planning.plan_scenario(settings, progress)
+        outcome = planning.plan_scenario(settings, progress, RunRequest(approve=approve))
     _show(outcome, as_json)
 
 
@@ -216,6 +223,8 @@ def _show(outcome: AllocationOutcome, as_json: bool) -> None:
     else:
         put_lines(plan_lines(outcome.plan))
     say(outcome.text)
+    if outcome.run_outcome == "held_for_approval":  # also a shortfall's: it is not published
+        raise typer.Exit(ExitCode.HELD)
     if outcome.plan.status is SolveStatus.SHORTFALL:
         raise typer.Exit(ExitCode.SHORTFALL)
     if outcome.run_outcome == "superseded":

@@ -1,4 +1,4 @@
-"""``coral plans list|show|diff|schema``: the published plans of a lake."""
+"""``coral plans list|show|diff|schema``: the plan versions of a lake. What moves them on: :mod:`flows.cli_plan_states`."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from catalogs.errors import CoralError, InputError, UnknownNameError
+from flows import cli_plan_states
 from flows.cli_common import (
     DEFAULT_SCENARIO,
     ExitCode,
@@ -31,7 +32,10 @@ if TYPE_CHECKING:
 def register(app: typer.Typer) -> None:
     """Add the group of commands to ``app``."""
     plans = typer.Typer(
-        name="plans", help="The published plans: list, show, compare.", rich_markup_mode=None, no_args_is_help=True
+        name="plans",
+        help="The plan versions: list, show, compare, approve, roll back.",
+        rich_markup_mode=None,
+        no_args_is_help=True,
     )
     plans.command(
         "list", **described("List plan versions.", "coral plans list", "coral plans list --scenario core --json")
@@ -48,6 +52,7 @@ def register(app: typer.Typer) -> None:
     plans.command("schema", **described("Print the JSON Schema of a plan.", "coral plans schema > plan.schema.json"))(
         plan_schema
     )
+    cli_plan_states.register(plans)
     app.add_typer(plans)
 
 
@@ -65,7 +70,8 @@ def list_plans(
     lake: LakeOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the plan versions: state, status, cost, gap, when and why."""
+    """List the plan versions: state, status, cost, gap, when and why. The current one is published, approved, applied or
+    partial; a proposed one waits for `coral plans approve`."""
     from flows.render import plan_list_lines
 
     root = lake_root_of(lake)
@@ -78,7 +84,7 @@ def list_plans(
 
 def show_plan(
     version: Annotated[
-        int | None, typer.Argument(metavar="VERSION", help="Plan version. [default: the latest]")
+        int | None, typer.Argument(metavar="VERSION", help="Plan version. [default: the current one]")
     ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     lake: LakeOption = None,
@@ -115,7 +121,7 @@ def show_plan(
 def diff_two_plans(
     before: Annotated[int, typer.Argument(metavar="A", help="Plan version to come from.")],
     after: Annotated[
-        int | None, typer.Argument(metavar="B", help="Plan version to go to. [default: the latest]")
+        int | None, typer.Argument(metavar="B", help="Plan version to go to. [default: the current one]")
     ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     lake: LakeOption = None,
@@ -137,7 +143,7 @@ def diff_two_plans(
         raise typer.Exit(ExitCode.DIFFERENCE)
 
 
-def _scenario_id(scenario: str) -> str:
+def scenario_id_of(scenario: str) -> str:
     """The id that plans are kept under: of the scenario at that path or shipped by that name, else the id itself."""
     from catalogs.scenario import scenario_path
     from catalogs.scenario_yaml import read_scenario_file
@@ -157,28 +163,28 @@ def _summaries(root: Path, scenario: str | None) -> list[PlanSummary]:
     from warehouse.read import list_plans
 
     with Lake.open(root, read_only=True) as lake:
-        return list_plans(lake, None if scenario is None else _known(lake, scenario))
+        return list_plans(lake, None if scenario is None else known_scenario(lake, scenario))
 
 
 def plan_at(root: Path, scenario: str, version: int | None) -> Plan:
-    """A published plan, the newest for version None. Raises UnknownNameError for a scenario or version that is not there."""
+    """A plan version, the current one for None. Raises UnknownNameError for a scenario or version that is not there."""
     from warehouse.connect import Lake
     from warehouse.read import current_plan, plan_version
 
     with Lake.open(root, read_only=True) as lake:
-        scenario_id = _known(lake, scenario)
+        scenario_id = known_scenario(lake, scenario)
         if version is not None:
             return plan_version(lake, scenario_id, version)
         plan = current_plan(lake, scenario_id)
-        assert plan is not None  # _known: it has plans
+        assert plan is not None  # of plans there are, one is current: the first never waits for approval
         return plan
 
 
-def _known(lake: Lake, scenario: str) -> str:
+def known_scenario(lake: Lake, scenario: str) -> str:
     """The id of ``scenario``, if it has a published plan here."""
     from warehouse.read import list_plans
 
-    scenario_id = _scenario_id(scenario)
+    scenario_id = scenario_id_of(scenario)
     known = {summary.scenario_id for summary in list_plans(lake)}
     if scenario_id in known:
         return scenario_id

@@ -46,9 +46,9 @@ def allocate(
     """Choose what to rent from the library built for the scenario as it is now.
 
     Without ``publish`` nothing is written. With it no two allocations of a scenario overlap, whoever asks (``request``:
-    who, None = a person). Raises HeldError (demand unknown; the run is logged when publishing), NothingFitsError,
-    LakeError (also when another allocation takes too long), SupersededError for a scheduled run that comes too late, or
-    CoralError when the library has not been built for these inputs.
+    who, None = a person), and a plan that a guard rail holds becomes a proposal. Raises HeldError (demand unknown; the run is
+    logged when publishing), NothingFitsError, LakeError (also when another allocation takes too long), SupersededError for a
+    scheduled run that comes too late, or CoralError when the library has not been built for these inputs.
     """
     from catalogs.scenario import load_scenario
 
@@ -82,7 +82,8 @@ def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest |
             raise
         if request is None:
             return AllocationOutcome(plan, None, "not published: give --publish to publish it")
-        outcome = _publish(lake, loaded, plan, last, started, request)
+        guards = () if request.approve else _guards(lake, loaded, plan, last)
+        outcome = _publish(lake, loaded, plan, last, started, request, guards)
         _keep_frame(lake, outcome, frame, progress)
         return outcome
 
@@ -227,8 +228,23 @@ def plan_document(
     return plan
 
 
+def _guards(lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None) -> tuple[str, ...]:
+    """Why the plan waits for approval. What is current is compared again under the write lock."""
+    from tasks.allocation.guards import guard_reasons
+    from warehouse.plan_states import is_rolled_back
+
+    overruled = is_rolled_back(lake, loaded.scenario.id)
+    return guard_reasons(plan, last, loaded.scenario.policy.guards, is_rolled_back=overruled)
+
+
 def _publish(
-    lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None, started: datetime, request: RunRequest
+    lake: Lake,
+    loaded: LoadedScenario,
+    plan: Plan,
+    last: Plan | None,
+    started: datetime,
+    request: RunRequest,
+    guards: tuple[str, ...],
 ) -> AllocationOutcome:
     from flows.planning_inputs import input_ages_s, reference_inputs
     from warehouse.plans import log_rejects, publish_plan
@@ -242,13 +258,16 @@ def _publish(
         base_plan_version=last.plan_version if last else 0,
         input_ages_s=input_ages_s(loaded, started),
     )
-    published = publish_plan(lake, plan, run, ReferenceInputs(**reference_inputs(loaded, started)))
+    published = publish_plan(lake, plan, run, ReferenceInputs(**reference_inputs(loaded, started)), guards=guards)
     if loaded.rejects:
         rejects = [Reject(f.file, f.row, f.column, f.value, f.reason, f.remedy) for f in loaded.rejects]
         log_rejects(lake, run.run_id, rejects)
     text = {
         RunOutcome.PUBLISHED: f"published as version {published.plan_version} of {loaded.scenario.id}",
         RunOutcome.UNCHANGED: f"unchanged: version {published.plan_version} stays, the run is logged with today's figures",
+        RunOutcome.HELD_FOR_APPROVAL: f"version {published.plan_version} of {loaded.scenario.id} waits for approval, version "
+        f"{last.plan_version if last else 0} stays: {'; '.join(guards)}. To make it current: "
+        f"`coral plans approve {published.plan_version} --scenario {loaded.scenario.id}`",
         RunOutcome.SUPERSEDED: f"another run published version {published.plan_version} meanwhile: it stays",
     }[published.outcome]
     assert published.plan is not None  # whatever the outcome, a version holds after a publication

@@ -34,6 +34,7 @@ class RunRequest:
     run_id: str = field(default_factory=lambda: uuid.uuid4().hex)
     due: datetime | None = None
     window_s: float = 0.0
+    approve: bool = False
 
     @property
     def expires(self) -> datetime | None:

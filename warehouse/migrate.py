@@ -36,9 +36,14 @@ def _add_feeds(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("ALTER TABLE main.fleet ADD COLUMN IF NOT EXISTS ingest_id VARCHAR DEFAULT ''")
 
 
+def _add_state_note(connection: duckdb.DuckDBPyConnection) -> None:
+    """3 -> 4: the states of plans say why; states so far give no reason."""
+    connection.execute("ALTER TABLE main.plan_states ADD COLUMN IF NOT EXISTS note VARCHAR DEFAULT ''")
+
+
 # Per schema version: what leads to the next one. Repeating a step must do no harm: a kill may come before the version is
 # written.
-_STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {1: _add_launch_tp, 2: _add_feeds}
+_STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {1: _add_launch_tp, 2: _add_feeds, 3: _add_state_note}
 
 
 def migrate_lake(root: str | os.PathLike[str]) -> int:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from warehouse.schema import TOK_S, USD_H, Column, Table, key, maybe
 
+# A version in one of these states is current; warehouse.plan_states sees to it that a scenario has one at most.
+CURRENT_STATES = "'published', 'approved', 'applied', 'partial'"
+
 _SCENARIO = key("scenario_id", "VARCHAR", "scenario")
 _VERSION = key("plan_version", "BIGINT", "1, 2, ... per scenario")
 
 PLAN_TABLES = (
     Table(
         "plan_rows",
-        "Published plans, never changed",
+        "Plan versions, never changed",
         (
             _SCENARIO,
             _VERSION,
@@ -36,9 +39,10 @@ PLAN_TABLES = (
             _SCENARIO,
             _VERSION,
             key("sequence", "BIGINT", "1, 2, ... per plan version"),
-            Column("state", "VARCHAR", "published, approved, applied or superseded"),
+            Column("state", "VARCHAR", "proposed, published, approved, applied, partial or superseded"),
             Column("since", "TIMESTAMPTZ", "from when", "UTC"),
             Column("by", "VARCHAR", "who or what"),
+            Column("note", "VARCHAR", "why"),
         ),
     ),
     Table(
@@ -99,7 +103,11 @@ PLAN_TABLES = (
             key("run_id", "VARCHAR", "run"),
             Column("scenario_id", "VARCHAR", "scenario"),
             maybe("plan_version", "BIGINT", "version that holds after the run; NULL = none"),
-            Column("outcome", "VARCHAR", "published, unchanged, held_unknown_demand, superseded or failed"),
+            Column(
+                "outcome",
+                "VARCHAR",
+                "published, unchanged, held_unknown_demand, held_for_approval, superseded or failed",
+            ),
             maybe("cost_now_usd_per_h", "DOUBLE", "cost of the decision at the prices of the run", USD_H),
             maybe("lower_bound_usd_per_h", "DOUBLE", "bound found by the run", USD_H),
             maybe("gap", "DOUBLE", "gap found by the run", "fraction"),

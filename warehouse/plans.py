@@ -8,9 +8,9 @@ from typing import Any
 
 import duckdb
 
-from catalogs.errors import UnknownNameError
 from tasks.allocation.plan import Plan, PlanState, decision_hash
 from warehouse.connect import Lake
+from warehouse.plan_states import add_state, current_decision, drop_proposals, make_current, open_proposals
 from warehouse.read import plan_from_row
 from warehouse.records import AllocationRun, PublishResult, ReferenceInputs, Reject, RunLog, RunOutcome, utc_now
 from warehouse.reference import record_reference
@@ -24,37 +24,44 @@ def publish_plan(
     run: AllocationRun,
     reference: ReferenceInputs | None = None,
     *,
+    guards: Sequence[str] = (),
     by: str = "coral",
     lock_timeout_s: float | None = None,
 ) -> PublishResult:
     """Publish ``plan`` as the scenario's next version, unless its decision is the current version's; log the run.
 
     The version and the state in ``plan`` are ignored: the version is assigned under the write lock, the state becomes
-    published, and the version before becomes superseded, all in one transaction. Nothing is published, and the run is
-    logged as superseded, when ``run.base_plan_version`` is no longer the current version and that one decides otherwise.
-    Raises LakeError (locked, disk full); nothing is published then.
+    published, and the version before becomes superseded, all in one transaction. With ``guards``, the reasons a person must
+    hear first, it becomes a proposal instead, and the current version stays; a proposal of the same decision that is open
+    already is not made again. Nothing is published, and the run is logged as superseded, when ``run.base_plan_version`` is
+    no longer the current version and that one decides otherwise. Raises LakeError (locked, disk full); nothing is published
+    then.
     """
     if run.scenario_id != plan.scenario_id:
         raise ValueError(f"run of scenario {run.scenario_id} with a plan of {plan.scenario_id}")
     with lake.write(f"publish a plan of {plan.scenario_id}", lock_timeout_s=lock_timeout_s) as connection:
-        current = _current(connection, plan.scenario_id)
-        version, current_decision = (0, "") if current is None else (current[0], current[1])
+        current = current_decision(connection, plan.scenario_id)
+        version, holding = (0, "") if current is None else current
+        waiting = open_proposals(connection, plan.scenario_id)
         decision = decision_hash(plan)
-        if decision == current_decision:  # also where another run has just published the very same
+        shown = version
+        if decision == holding:  # also where another run has just published the very same
             outcome = RunOutcome.UNCHANGED
+            drop_proposals(connection, plan.scenario_id, by, f"version {version} is the best choice again")
         elif run.base_plan_version is not None and run.base_plan_version != version:
             outcome = RunOutcome.SUPERSEDED
+        elif guards and decision in waiting:
+            outcome, shown = RunOutcome.HELD_FOR_APPROVAL, waiting[decision]
         else:
-            outcome = RunOutcome.PUBLISHED
-            version += 1
-            plan = plan.model_copy(update={"plan_version": version, "state": PlanState.PUBLISHED})
-            _insert_plan(connection, plan, decision, by)
+            outcome = RunOutcome.HELD_FOR_APPROVAL if guards else RunOutcome.PUBLISHED
+            shown = _insert_version(connection, plan, decision, guards, by)
+            version = version if guards else shown
             if reference is not None:
-                record_reference(connection, reference, scenario_id=plan.scenario_id, plan_version=version)
+                record_reference(connection, reference, scenario_id=plan.scenario_id, plan_version=shown)
         log = RunLog(outcome, version or None, plan.cost_usd_per_h, plan.lower_bound_usd_per_h, plan.gap)
         _insert_run(connection, run, log)
-        stays = _load(connection, plan.scenario_id, version)
-    return PublishResult(version, outcome, stays)
+        stays = _load(connection, plan.scenario_id, shown)
+    return PublishResult(shown, outcome, stays)
 
 
 def log_run(lake: Lake, run: AllocationRun, log: RunLog, *, lock_timeout_s: float | None = None) -> None:
@@ -73,29 +80,6 @@ def log_rejects(lake: Lake, ingest_id: str, rejects: Sequence[Reject], *, lock_t
         return insert(connection, "rejects", [{"ingest_id": ingest_id, "logged_at": at, **row} for row in rows])
 
 
-def set_plan_state(
-    lake: Lake, scenario_id: str, plan_version: int, state: PlanState, *, by: str, lock_timeout_s: float | None = None
-) -> None:
-    """Add an event to the life of a plan version (approved, applied); the plan itself never changes."""
-    with lake.write(
-        f"{scenario_id} version {plan_version}: {state.value}", lock_timeout_s=lock_timeout_s
-    ) as connection:
-        known = connection.execute(
-            "SELECT plan_version FROM main.plan_rows WHERE scenario_id = ? ORDER BY plan_version", [scenario_id]
-        ).fetchall()
-        if (plan_version,) not in known:
-            raise UnknownNameError("plan version", str(plan_version), [str(v) for (v,) in known], where=scenario_id)
-        _insert_state(connection, scenario_id, plan_version, state, by)
-
-
-def _current(connection: duckdb.DuckDBPyConnection, scenario_id: str) -> tuple[int, str] | None:
-    row = connection.execute(
-        "SELECT plan_version, decision_hash FROM main.plan_rows WHERE scenario_id = ? ORDER BY plan_version DESC LIMIT 1",
-        [scenario_id],
-    ).fetchone()
-    return None if row is None else (int(row[0]), str(row[1]))
-
-
 def _load(connection: duckdb.DuckDBPyConnection, scenario_id: str, version: int) -> Plan | None:
     row = connection.execute(
         """
@@ -106,7 +90,26 @@ def _load(connection: duckdb.DuckDBPyConnection, scenario_id: str, version: int)
     return None if row is None else plan_from_row(*row)
 
 
-def _insert_plan(connection: duckdb.DuckDBPyConnection, plan: Plan, decision: str, by: str) -> None:
+def _insert_version(
+    connection: duckdb.DuckDBPyConnection, plan: Plan, decision: str, guards: Sequence[str], by: str
+) -> int:
+    """The plan as the scenario's next version: proposed where there are ``guards``, else published and current."""
+    row = connection.execute(
+        "SELECT coalesce(max(plan_version), 0) FROM main.plan_rows WHERE scenario_id = ?", [plan.scenario_id]
+    ).fetchone()
+    assert row is not None  # an aggregate always has a row
+    version = int(row[0]) + 1
+    state = PlanState.PROPOSED if guards else PlanState.PUBLISHED
+    _insert_plan(connection, plan.model_copy(update={"plan_version": version, "state": state}), decision)
+    if guards:
+        drop_proposals(connection, plan.scenario_id, by, f"version {version} is proposed instead")
+        add_state(connection, plan.scenario_id, version, state, by, "; ".join(guards))
+    else:
+        make_current(connection, plan.scenario_id, version, state, by)
+    return version
+
+
+def _insert_plan(connection: duckdb.DuckDBPyConnection, plan: Plan, decision: str) -> None:
     key = {"scenario_id": plan.scenario_id, "plan_version": plan.plan_version}
     insert(
         connection,
@@ -137,9 +140,6 @@ def _insert_plan(connection: duckdb.DuckDBPyConnection, plan: Plan, decision: st
         ("plan_shortfalls", plan.shortfalls),
     ):
         insert(connection, table, [{**key, **_columns(table, item)} for item in items])
-    _insert_state(connection, plan.scenario_id, plan.plan_version, PlanState.PUBLISHED, by)
-    if plan.plan_version > 1:
-        _insert_state(connection, plan.scenario_id, plan.plan_version - 1, PlanState.SUPERSEDED, by)
 
 
 def _columns(table: str, item: Any) -> dict[str, Any]:
@@ -147,18 +147,6 @@ def _columns(table: str, item: Any) -> dict[str, Any]:
     return {
         c.name: getattr(item, c.name) for c in TABLES[table].columns if c.name not in {"scenario_id", "plan_version"}
     }
-
-
-def _insert_state(
-    connection: duckdb.DuckDBPyConnection, scenario_id: str, plan_version: int, state: PlanState, by: str
-) -> None:
-    row = connection.execute(
-        "SELECT coalesce(max(sequence), 0) FROM main.plan_states WHERE scenario_id = ? AND plan_version = ?",
-        [scenario_id, plan_version],
-    ).fetchone()
-    assert row is not None  # an aggregate always has a row
-    event = {"scenario_id": scenario_id, "plan_version": plan_version, "sequence": row[0] + 1}
-    insert(connection, "plan_states", [event | {"state": state, "since": utc_now(), "by": by}])
 
 
 def _insert_run(connection: duckdb.DuckDBPyConnection, run: AllocationRun, log: RunLog) -> None:

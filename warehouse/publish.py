@@ -15,7 +15,7 @@ from catalogs.ids import short_hash
 from warehouse.connect import Lake, sql_text
 from warehouse.frontier import copy_slim
 from warehouse.land import verify
-from warehouse.plans import log_rejects, log_run, publish_plan, set_plan_state
+from warehouse.plans import log_rejects, log_run, publish_plan
 from warehouse.records import BuildRecord, LandedShard, LibraryRecord, ReferenceInputs, ShardKind, utc_now
 from warehouse.reference import record_reference
 from warehouse.rows import insert
@@ -30,7 +30,6 @@ __all__ = [
     "profile_set_id",
     "publish_plan",
     "register_library",
-    "set_plan_state",
 ]
 
 # Per kind of file: the table that maps it to its users, that table's id column, and the column naming the user.

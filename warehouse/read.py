@@ -17,6 +17,8 @@ from warehouse.records import LibraryRecord, PlanSummary
 
 _SLIM = "template_id, combination_id, n_nodes, throughput_mtok_per_s, cycle_ms, launch_class, provenance, rel_error"
 
+_PLAN = "d.document, p.state FROM main.plan_documents d JOIN main.plans p USING (scenario_id, plan_version)"
+
 
 def _rows(lake: Lake, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     with lake_errors(lake.root):
@@ -148,15 +150,15 @@ def plan_from_row(document: str, state: str) -> Plan:
 
 
 def current_plan(lake: Lake, scenario_id: str) -> Plan | None:
-    """The scenario's newest published plan, or None before the first."""
+    """The scenario's current plan (:mod:`warehouse.plan_states`), or None before the first."""
     version = current_version(lake, scenario_id)
     return None if version is None else plan_version(lake, scenario_id, version)
 
 
 def current_version(lake: Lake, scenario_id: str) -> int | None:
-    """Number of the scenario's newest published plan, or None before the first."""
-    rows = _rows(lake, "SELECT max(plan_version) FROM main.plan_rows WHERE scenario_id = ?", [scenario_id])
-    return None if rows[0][0] is None else int(rows[0][0])
+    """Number of the scenario's current plan, or None before the first."""
+    rows = _rows(lake, "SELECT plan_version FROM main.plans WHERE scenario_id = ? AND is_current", [scenario_id])
+    return int(rows[0][0]) if rows else None
 
 
 def decided_since(lake: Lake, scenario_id: str, moment: datetime) -> str | None:
@@ -172,11 +174,10 @@ def decided_since(lake: Lake, scenario_id: str, moment: datetime) -> str | None:
 
 
 def plan_version(lake: Lake, scenario_id: str, version: int) -> Plan:
-    """A published plan. Raises UnknownNameError, naming the versions there are."""
+    """A plan version, current or not. Raises UnknownNameError, naming the versions there are."""
     rows = _rows(
         lake,
-        """SELECT d.document, p.state FROM main.plan_documents d JOIN main.plans p USING (scenario_id, plan_version)
-        WHERE d.scenario_id = ? AND d.plan_version = ?""",
+        f"SELECT {_PLAN} WHERE p.scenario_id = ? AND p.plan_version = ?",
         [scenario_id, version],
     )
     if not rows:
@@ -186,10 +187,10 @@ def plan_version(lake: Lake, scenario_id: str, version: int) -> Plan:
 
 
 def list_plans(lake: Lake, scenario_id: str | None = None) -> list[PlanSummary]:
-    """Published plans of a scenario (of all scenarios for None), newest first per scenario."""
+    """Plan versions of a scenario (of all scenarios for None), newest first per scenario."""
     rows = _rows(
         lake,
-        """SELECT scenario_id, plan_version, state, status, cost_usd_per_h, lower_bound_usd_per_h, gap, theta,
+        """SELECT scenario_id, plan_version, state, is_current, status, cost_usd_per_h, lower_bound_usd_per_h, gap, theta,
             library_id, price_as_of, created_at, reason
         FROM main.plans WHERE ? IS NULL OR scenario_id = ? ORDER BY scenario_id, plan_version DESC""",
         [scenario_id, scenario_id],

@@ -83,11 +83,13 @@ class BuildRecord:
 
 
 class RunOutcome(StrEnum):
-    """What an allocation run led to. ``SUPERSEDED``: another decision was published since the run read its inputs."""
+    """What an allocation run led to. ``SUPERSEDED``: another decision was published since the run read its inputs.
+    ``HELD_FOR_APPROVAL``: a guard rail keeps its version from becoming current until a person approves it."""
 
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
     HELD_UNKNOWN_DEMAND = "held_unknown_demand"
+    HELD_FOR_APPROVAL = "held_for_approval"
     SUPERSEDED = "superseded"
     FAILED = "failed"
 
@@ -123,7 +125,8 @@ class RunLog:
 
 @dataclass(frozen=True, slots=True)
 class PublishResult:
-    """``plan`` is the current plan after the call: the new version, or the one that stays. ``outcome`` says which.
+    """``plan`` is the current plan after the call: the new version, or the one that stays. ``outcome`` says which. Of a run
+    held for approval it is the version that waits.
 
     Version 0 and plan None only where a superseded run met a scenario without any plan.
     """
@@ -140,6 +143,7 @@ class PlanSummary:
     scenario_id: str
     plan_version: int
     state: str
+    is_current: bool
     status: str
     cost_usd_per_h: float
     lower_bound_usd_per_h: float

@@ -6,6 +6,7 @@ Files are shared between libraries, so the views join them with the tables that 
 from __future__ import annotations
 
 from warehouse.feed_views import FEED_VIEWS
+from warehouse.plan_tables import CURRENT_STATES
 from warehouse.schema import TOK_S, USD_H, Column, View
 
 _LAST_USED = Column("last_used_at", "TIMESTAMPTZ", "when a build or plan last used the row; NULL = never", "UTC")
@@ -166,16 +167,24 @@ VIEWS: tuple[View, ...] = (
     ),
     View(
         "plans",
-        "Published plans with the state each is in now",
-        """
-        SELECT p.*, s.state, s.since AS state_since
+        "Plan versions with the state each is in now, and which one is current",
+        f"""
+        SELECT p.*, s.state, s.since AS state_since, s.note AS state_note,
+            s.state IN ({CURRENT_STATES}) AND row_number() OVER (
+                PARTITION BY p.scenario_id
+                ORDER BY s.state IN ({CURRENT_STATES}) DESC, s.since DESC, p.plan_version DESC
+            ) = 1 AS is_current
         FROM main.plan_rows p
         JOIN (
             FROM main.plan_states
             QUALIFY sequence = max(sequence) OVER (PARTITION BY scenario_id, plan_version)
-        ) s ON s.scenario_id = p.scenario_id AND s.plan_version = p.plan_version""",
+        ) s ON s.scenario_id = p.scenario_id AND s.plan_version = p.plan_version""",  # noqa: S608 - constants
         ("plan_rows", "plan_states"),
-        (Column("state_since", "TIMESTAMPTZ", "since when it is in this state", "UTC"),),
+        (
+            Column("state_since", "TIMESTAMPTZ", "since when it is in this state", "UTC"),
+            Column("state_note", "VARCHAR", "why it is in this state"),
+            Column("is_current", "BOOLEAN", "the version that holds; one per scenario"),
+        ),
         ("scenario_id", "plan_version"),
     ),
     View(

@@ -20,12 +20,15 @@ HEADROOM_BASES = ("stated", "simulated")
 
 
 class PlanState(StrEnum):
-    """Life of a plan version."""
+    """Life of a plan version. ``PROPOSED``: published only once a person approves it, for a guard rail asks. ``PARTIAL``:
+    part of it runs. Published, approved, applied and partial versions are current: one per scenario at most."""
 
     DRAFT = "draft"
+    PROPOSED = "proposed"
     PUBLISHED = "published"
     APPROVED = "approved"
     APPLIED = "applied"
+    PARTIAL = "partial"
     SUPERSEDED = "superseded"
 
 

@@ -13,6 +13,7 @@ def summary(version: int, **changes: object) -> PlanSummary:
         "scenario_id": "core",
         "plan_version": version,
         "state": "published",
+        "is_current": True,
         "status": "optimal",
         "cost_usd_per_h": 1052.5,
         "lower_bound_usd_per_h": 1052.4,

@@ -8,12 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from warehouse_cases import QWEN, new_lake, profile, register, templates
+from warehouse_cases import QWEN, new_lake, plan, profile, register, run, templates
 
 from catalogs.errors import LakeError
 from warehouse.connect import CATALOG_FILE, VERSION_FILE, Lake
 from warehouse.land import shard_folder, write_shard
 from warehouse.migrate import migrate_lake
+from warehouse.plans import publish_plan
+from warehouse.read import list_plans
 from warehouse.records import ShardKind
 from warehouse.schema import LAKE_SCHEMA_VERSION
 from warehouse.sql import query
@@ -53,6 +55,20 @@ def test_version_1_had_profiles_without_launchable_layouts(tmp_path: Path) -> No
     assert rows == [{"layers": 1, "tp": 4}, {"layers": 2, "tp": None}]
     with Lake.open(tmp_path) as lake:
         register(lake, "lib", [write_shard(tmp_path, templates("s1", QWEN, {"L40Sx4*1": 5_000}), "s1")])
+
+
+def test_version_3_had_plan_states_without_a_reason(tmp_path: Path) -> None:
+    with new_lake(tmp_path) as lake:
+        publish_plan(lake, plan(), run("r1"))
+        lake.connection.execute("DROP VIEW main.plans")
+        lake.connection.execute("ALTER TABLE main.plan_states DROP COLUMN note")
+    (tmp_path / VERSION_FILE).write_text('{"schema_version": 3}')
+    assert migrate_lake(tmp_path) == 3
+    with Lake.open(tmp_path) as lake:
+        assert list_plans(lake, "core")[0].is_current
+        publish_plan(lake, plan(instances=3), run("r2"), guards=("cost rises",))
+    rows = query(tmp_path, "SELECT plan_version, state, state_note FROM plans ORDER BY 1").to_pylist()
+    assert [tuple(row.values()) for row in rows] == [(1, "published", ""), (2, "proposed", "cost rises")]
 
 
 @pytest.mark.parametrize(

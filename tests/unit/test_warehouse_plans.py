@@ -14,7 +14,7 @@ from catalogs.errors import UnknownNameError
 from catalogs.types import Availability, Basis, Lengths, Market, ModelSpec, NodeConfig, Offer, Phase, Workload
 from tasks.allocation.plan import PlanState, decision_hash
 from warehouse.connect import Lake
-from warehouse.plans import log_rejects, log_run, publish_plan, set_plan_state
+from warehouse.plans import log_rejects, log_run, publish_plan
 from warehouse.read import current_plan, list_plans, plan_version
 from warehouse.records import DemandRow, ReferenceInputs, Reject, RunLog, RunOutcome
 from warehouse.reference import plan_inputs
@@ -154,14 +154,8 @@ def test_the_decision_is_what_to_rent_and_run() -> None:
     )
 
 
-def test_a_plan_can_be_approved(lake: Lake) -> None:
+def test_an_unknown_version_names_those_there_are(lake: Lake) -> None:
     publish_plan(lake, plan(), run("r1"))
-    set_plan_state(lake, "core", 1, PlanState.APPROVED, by="someone")
-    approved = current_plan(lake, "core")
-    assert approved is not None
-    assert approved.state is PlanState.APPROVED
-    with pytest.raises(UnknownNameError, match="core: unknown plan version '7'"):
-        set_plan_state(lake, "core", 7, PlanState.APPROVED, by="someone")
     with pytest.raises(UnknownNameError, match="use one of: 1"):
         plan_version(lake, "core", 22)
 
