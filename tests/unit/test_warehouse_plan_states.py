@@ -187,7 +187,7 @@ ACTS = st.lists(
 )
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ACTS)
 def test_exactly_one_version_is_current_whatever_is_done(
     tmp_path_factory: pytest.TempPathFactory, acts: list[tuple[str, int]]
