@@ -7,6 +7,7 @@ thousands of templates per workload, mixed ones often best, every configuration 
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -89,9 +90,11 @@ def workload_rates(
 
 def frontier(counts: NDArray[np.int16], milli: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Templates that no sub-combination, and no two that split it, match in rate (exact on integers)."""
-    base = int(counts.max()) + 1
-    power = base ** np.arange(counts.shape[1], dtype=np.int64)
+    # Random digits' weights instead of powers, which overflow beyond 30 configurations; sums wrap around alike.
+    power = np.random.default_rng(0).integers(1, 2**62, counts.shape[1], dtype=np.int64)
     keys = counts.astype(np.int64) @ power
+    if len(np.unique(keys)) < len(keys):
+        raise ValueError("two combinations have the same key")
     order = np.argsort(keys)
     sorted_keys, best = keys[order], milli[order].copy()
     by_size = np.argsort(counts[order].sum(axis=1), kind="stable")
@@ -103,6 +106,7 @@ def frontier(counts: NDArray[np.int16], milli: NDArray[np.int64]) -> NDArray[np.
     return out
 
 
+@functools.cache
 def _frontier_kernel():  # type: ignore[no-untyped-def]
     import numba
 
@@ -178,7 +182,7 @@ def make_instance(
             )
         demands.append(ModelDemand(name, shape.req_per_s * rng.uniform(0.8, 1.2), tuple(ids), tuple(shape.regions)))
     mix = rng.gamma(1.5, 1.0, (len(shape.regions), len(configs))) / np.array([n**0.7 for _, n in sizes])
-    need = _least_scale(candidates, demands, mix)
+    need = least_scale(candidates, demands, mix)
     problem = AllocationProblem(
         regions=tuple(shape.regions),
         node_configs=configs,
@@ -193,7 +197,7 @@ def make_instance(
     return problem, before
 
 
-def _least_scale(
+def least_scale(
     candidates: Sequence[WorkloadCandidates], demands: Sequence[ModelDemand], mix: NDArray[np.float64]
 ) -> float:
     """Least multiple of ``mix`` (summed over regions) with which the relaxation serves all, over a sample of templates."""

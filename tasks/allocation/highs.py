@@ -17,7 +17,9 @@ import numpy as np
 import pulp
 from numpy.typing import NDArray
 
+from tasks.allocation.clock import Clock
 from tasks.allocation.types import SolveLimits
+from tasks.allocation.work import Looks
 
 _FEASIBILITY_TOLERANCE = 1e-9
 # An integer further than this from whole, or a row further off than this once all are rounded, is no answer.
@@ -127,10 +129,12 @@ def run_highs(
     time_s: float,
     start: dict[str, float] | None = None,
     good_enough: float | None = None,
+    most_looks: int | None = None,
 ) -> RawRun:
     """Hand ``problem`` to HiGHS (``relax``: as an LP; ``start``: a feasible answer to begin with) and read what it says.
 
-    ``good_enough``: stop at an answer of this objective or less.
+    ``good_enough``: stop at an answer of this objective or less. ``most_looks``: stop after so much work, see
+    :mod:`tasks.allocation.work`.
     """
     solver = QuietHiGHS(limits.threads, mip=not relax)
     options: dict[str, float | int] = {
@@ -151,7 +155,10 @@ def run_highs(
     if start and not relax:
         given = [(variable.index, start[variable.name]) for variable in problem.variables() if variable.name in start]
         model.setSolution(len(given), np.array([i for i, _ in given], np.int32), np.array([x for _, x in given]))
+    counter = None if most_looks is None or relax else Looks(model, most_looks)
     solver.callSolver(problem)
+    if counter is not None:
+        model.stopCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
     info, solution = model.getInfo(), model.getSolution()
     return RawRun(
         status=model.getModelStatus(),
@@ -171,14 +178,21 @@ def solve_mip(
     time_s: float | None = None,
     start: dict[str, float] | None = None,
     good_enough: float | None = None,
+    most_looks: int | None = None,
+    clock: Clock | None = None,
 ) -> MipOutcome:
-    """Minimise ``problem`` and return only what could be verified; an answer of ``good_enough`` or less ends the search.
+    """Minimise ``problem`` and return only what could be verified; an answer of ``good_enough`` or less ends the search,
+    and so do ``most_looks``. ``clock`` is told if it was the time.
 
     Returns status OPTIMAL (within ``limits.gap``), LIMIT, INFEASIBLE or ERROR. An answer that is not whole, or breaks a
     row after rounding, turns the outcome into ERROR whatever the solver called it.
     """
     time_s = limits.time_s if time_s is None else time_s
-    raw = run_highs(problem, limits, relax=relax, time_s=time_s, start=start, good_enough=good_enough)
+    raw = run_highs(
+        problem, limits, relax=relax, time_s=time_s, start=start, good_enough=good_enough, most_looks=most_looks
+    )
+    if clock is not None and raw.status == highspy.HighsModelStatus.kTimeLimit:
+        clock.has_cut = True
     status = MODEL_STATUS.get(raw.status, MipStatus.ERROR)
     if status is MipStatus.INFEASIBLE:
         return MipOutcome(status, None, math.inf, math.inf)

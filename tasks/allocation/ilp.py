@@ -28,6 +28,7 @@ from tasks.allocation.outcome import (
     trim,
 )
 from tasks.allocation.types import AllocationProblem, AllocationResult, Shortage, SolveLimits, SolveStatus
+from tasks.allocation.work import looks
 
 _DIRECT_COLUMNS = 400  # at most so many columns go to the ILP as they are
 _FIRST_COLUMNS = 300  # so many of least reduced cost make the first answer
@@ -56,7 +57,8 @@ def solve_ilp(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage
 
     The ILP is that of :func:`tasks.allocation.formulation.formulate`. The bound holds within the problem's candidates.
     ``allow_shortage=False`` answers INFEASIBLE instead of sharing out the shortage. Status: OPTIMAL (gap <= 1e-6), GAP
-    (within ``limits.gap``), TIME_LIMIT, SHORTFALL, ERROR (the solver failed or its answer did not hold; no plan).
+    (ended by ``limits.gap`` or the limit on work), TIME_LIMIT, SHORTFALL, ERROR (the solver failed or its answer did not
+    hold; no plan).
     """
     return allocate(problem, limits, solve_goal, allow_shortage=allow_shortage)
 
@@ -80,9 +82,11 @@ def allocate(
     if found.status is MipStatus.ERROR:
         return no_plan(SolveStatus.ERROR, clock.spent(), found.note)
     if found.counts is None and not allow_shortage:
-        proven = found.status is MipStatus.INFEASIBLE
-        reason = "supply cannot meet the demand" if proven else "no plan that meets the demand was found in time"
-        return no_plan(SolveStatus.INFEASIBLE if proven else SolveStatus.TIME_LIMIT, clock.spent(), reason)
+        if found.status is MipStatus.INFEASIBLE:
+            return no_plan(SolveStatus.INFEASIBLE, clock.spent(), "supply cannot meet the demand")
+        return no_plan(
+            SolveStatus.TIME_LIMIT, clock.spent(), f"no plan that meets the demand was found {_within(clock)}"
+        )
     if found.counts is None:
         return _solve_shortage(problem, columns, limits, clock, note, goal_solver)
     needed = {demand.model: 1.0 for demand in active_demands(problem)}
@@ -92,7 +96,7 @@ def allocate(
         problem,
         columns,
         counts,
-        status=status_of(gap, limits),
+        status=status_of(gap, is_cut=clock.has_cut),
         lower_bound_usd=found.bound,
         solve_s=clock.spent(),
         note=note,
@@ -107,22 +111,29 @@ def solve_goal(
     limits: SolveLimits,
     clock: Clock,
     start: NDArray[np.int64] | None = None,
+    *,
+    work: int | None = None,
 ) -> GoalOutcome:
-    """Minimise ``goal`` over ``columns``; narrowed by reduced costs where there are many. ``start``: a known answer."""
+    """Minimise ``goal`` over ``columns``; narrowed by reduced costs where there are many. ``start``: a known answer.
+    ``work`` limits each ILP (:func:`tasks.allocation.work.looks` at 800 columns); None: it goes on to the gap."""
     everything = np.arange(len(columns))
+
+    def over(rows: NDArray[np.intp], time_s: float, begin: NDArray[np.int64] | None = None) -> GoalOutcome:
+        return _solve_over(problem, columns, rows, goal, target, limits, clock, time_s, begin, work)
+
     if len(columns) <= _DIRECT_COLUMNS:
-        return _solve_over(problem, columns, everything, goal, target, limits, clock.left())
+        return over(everything, clock.left())
     relaxed_form = formulate(problem, columns, goal, target)
-    relaxed = solve_mip(relaxed_form.problem, limits, relax=True, time_s=clock.left())
+    relaxed = solve_mip(relaxed_form.problem, limits, relax=True, time_s=clock.left(), clock=clock)
     if relaxed.status in (MipStatus.INFEASIBLE, MipStatus.ERROR):
         return GoalOutcome(relaxed.status, None, math.inf, relaxed.bound, relaxed.note)
     if relaxed.reduced_costs is None:
-        return _solve_over(problem, columns, everything, goal, target, limits, clock.left())
+        return over(everything, clock.left())
     reduced = np.array([relaxed.reduced_costs[v.name] for v in relaxed_form.instances])
     kept = columns.running > 0 if start is None else (columns.running > 0) | (start > 0)
     ranked = np.argsort(np.where(kept, -np.inf, reduced), kind="stable")
     first = np.sort(ranked[: max(_FIRST_COLUMNS, int(kept.sum()))])
-    best = _solve_over(problem, columns, first, goal, target, limits, clock.left() / 2)
+    best = over(first, clock.left() / 2)
     if best.status is MipStatus.ERROR:
         return best
     room = best.objective - relaxed.bound
@@ -130,7 +141,7 @@ def solve_goal(
     survivors = np.flatnonzero(reduced <= room + margin)
     if best.counts is not None and np.isin(survivors, first).all():
         return replace(best, bound=max(relaxed.bound, min(best.bound, best.objective)))
-    full = _solve_over(problem, columns, survivors, goal, target, limits, clock.left(), best.counts)
+    full = over(survivors, clock.left(), best.counts)
     if full.status is MipStatus.ERROR or best.counts is None:
         return full
     answer = best if full.counts is None or full.objective > best.objective else full
@@ -145,13 +156,16 @@ def _solve_over(
     goal: Goal,
     target: Target,
     limits: SolveLimits,
+    clock: Clock,
     time_s: float,
-    start: NDArray[np.int64] | None = None,
+    start: NDArray[np.int64] | None,
+    work: int | None,
 ) -> GoalOutcome:
     part = columns.select(rows)
     form = formulate(problem, part, goal, target)
     begin = None if start is None else {v.name: float(start[i]) for v, i in zip(form.instances, rows, strict=True)}
-    outcome = solve_mip(form.problem, limits, time_s=time_s, start=begin)
+    most = None if work is None else looks(len(part), work)
+    outcome = solve_mip(form.problem, limits, time_s=time_s, start=begin, most_looks=most, clock=clock)
     if outcome.values is None:
         return GoalOutcome(outcome.status, None, math.inf, outcome.bound, outcome.note)
     counts = np.zeros(len(columns), dtype=np.int64)
@@ -192,7 +206,7 @@ def _solve_shortage(
         first = goal_solver(problem, columns, Goal.THETA, Target(), limits, clock, None)
         if first.counts is None:
             return no_plan(
-                SolveStatus.ERROR, clock.spent(), first.note or "no answer to the shortage was found in time"
+                SolveStatus.ERROR, clock.spent(), first.note or f"no answer to the shortage was found {_within(clock)}"
             )
         shares = served_shares(problem, columns, first.counts)
         theta = min(shares.values())
@@ -204,11 +218,12 @@ def _solve_shortage(
             return _cheapest(
                 problem, columns, target, needed, first.counts, theta_upper, limits, clock, note, goal_solver
             )
-        known = "can be served to every model" if theta_upper <= _NO_SHARE else "was found in time"
+        known = "can be served to every model" if theta_upper <= _NO_SHARE else f"was found {_within(clock)}"
         note = _join(note, f"no common share above 0 {known}; what there is goes by weight")
     second = goal_solver(problem, columns, Goal.SHORTAGE, Target(), limits, clock, None)
     if second.counts is None:
-        return no_plan(SolveStatus.ERROR, clock.spent(), second.note or "no answer to the shortage was found in time")
+        why = second.note or f"no answer to the shortage was found {_within(clock)}"
+        return no_plan(SolveStatus.ERROR, clock.spent(), why)
     note = _join(note, f"weighted missing share {second.objective:.6g}, at least {max(second.bound, 0.0):.6g}")
     target = Target(shortage=second.objective)
     return _cheapest(problem, columns, target, None, second.counts, theta_upper, limits, clock, note, goal_solver)
@@ -235,7 +250,9 @@ def _cheapest(
     theta = min(served_shares(problem, columns, counts).values())
     status = SolveStatus.SHORTFALL
     if theta >= 1.0 - 1e-9 and regions_missing(problem, columns, counts) == 0:
-        status = status_of(relative_gap(objective_usd(problem, columns, counts), bound), limits)
+        status = status_of(relative_gap(objective_usd(problem, columns, counts), bound), is_cut=clock.has_cut)
+    elif clock.has_cut:
+        note = _join(note, "the time limit ended the search")
     return make_result(
         problem,
         columns,
@@ -249,11 +266,15 @@ def _cheapest(
     )
 
 
-def status_of(gap: float, limits: SolveLimits) -> SolveStatus:
-    """OPTIMAL, within the gap asked for, or stopped by a limit."""
+def status_of(gap: float, *, is_cut: bool) -> SolveStatus:
+    """OPTIMAL; or what ended the search: the clock (``is_cut``), else the gap asked for or the work."""
     if gap <= OPTIMAL_GAP:
         return SolveStatus.OPTIMAL
-    return SolveStatus.GAP if gap <= limits.gap * (1 + 1e-6) else SolveStatus.TIME_LIMIT
+    return SolveStatus.TIME_LIMIT if is_cut else SolveStatus.GAP
+
+
+def _within(clock: Clock) -> str:
+    return "in time" if clock.has_cut else "within the limit on work"
 
 
 def _released_note(problem: AllocationProblem) -> str:

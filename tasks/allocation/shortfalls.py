@@ -14,13 +14,14 @@ from tasks.allocation.columns import RATE_TOLERANCE, Columns, make_columns
 from tasks.allocation.formulation import Formulation, Goal, formulate
 from tasks.allocation.highs import MipStatus, solve_mip
 from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, ModelDemand, SolveLimits
+from tasks.allocation.work import looks
 
 # Extra rent counts a little, so that of two supplies at equal extra price the one with the cheaper plan is named.
 _RENT_WEIGHT = 1e-3
 _NOTHING_MISSING = 1e-6  # as the checker sees it
 # More nodes than any demand takes, and far from overflow.
 _AMPLE_NODES = 1 << 40
-_GAP, _TIME_S = 1e-3, 10.0
+_GAP, _WORK, _TIME_S = 1e-3, 300, 60.0
 _NO_SUPPLY = "no extra supply of what its regions sell would close it"
 
 
@@ -221,7 +222,12 @@ def _cheapest_extra(
     enough = _enough_nodes(alone, columns)
     form = formulate(replace(alone, capacity_nodes=enough), columns, Goal.COST)
     extra = _extra_nodes(form, alone, columns, left, enough)
-    outcome = solve_mip(form.problem, replace(limits, gap=max(limits.gap, _GAP)), time_s=min(limits.time_s, _TIME_S))
+    outcome = solve_mip(
+        form.problem,
+        replace(limits, gap=max(limits.gap, _GAP)),
+        time_s=min(limits.time_s, _TIME_S),
+        most_looks=looks(len(columns), _WORK),
+    )
     if outcome.values is None:
         return (
             (),

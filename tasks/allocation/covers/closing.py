@@ -27,11 +27,12 @@ from tasks.allocation.highs import MipStatus, solve_mip
 from tasks.allocation.ilp import GoalOutcome
 from tasks.allocation.outcome import objective_usd, relative_gap
 from tasks.allocation.types import AllocationProblem, SolveLimits
+from tasks.allocation.work import looks
 
 # First the most promising columns, for a good plan soon; then all that a better one can use, if they are not too many.
 _FIRST_COLUMNS, _MOST_COLUMNS = 500, 6000
-_FIRST_TIME = 0.3
-_LEAST_TIME_S = 1.0
+_FIRST_TIME = 0.5  # of what is left, should time run out
+_WORK = 300  # looks of an ILP at 800 columns
 _SLACK = 1e-9
 _FIXING_SLACK = 1e-7
 
@@ -70,7 +71,7 @@ def close(
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome:
-    """Improve on ``best`` (a plan or none, with a valid bound) until the gap or the time limit is reached."""
+    """Improve on ``best`` (a plan or none, with a valid bound) until the gap, the work or the time limit is reached."""
     prices = dual_prices(problem, duals.supply, duals.budget)
     if_used = bounds_if_used(columns, models, prices, dual_value(problem, duals), fixing_size)
     rows = cover_rows(problem, models, duals, grid)
@@ -79,14 +80,15 @@ def close(
         kept = survivors[np.argsort(if_used[survivors], kind="stable")[:most]]
         if best.counts is not None:
             kept = np.union1d(kept, np.flatnonzero(best.counts))
-        time_s = clock.left() * (_FIRST_TIME if len(kept) < len(survivors) or best.counts is None else 1.0)
+        is_last = len(kept) == len(survivors) and best.counts is not None
+        time_s = clock.left() * (1.0 if is_last else _FIRST_TIME)
         # The cover rows prove, but get in the way of finding a first plan.
         with_rows = rows if best.counts is not None else []
-        best, bound = _improve(problem, columns, np.sort(kept), target, with_rows, best, limits, time_s)
+        best, bound = _improve(problem, columns, np.sort(kept), target, with_rows, best, limits, clock, time_s)
         # A plan uses these columns alone, or another one and costs at least what that one's use implies.
         others = np.delete(if_used, kept).min(initial=np.inf)
         best = replace(best, bound=max(best.bound, min(bound, float(others), best.objective)))
-        if best.status is MipStatus.ERROR or _is_closed(best, limits) or clock.left() < _LEAST_TIME_S:
+        if best.status is MipStatus.ERROR or _is_closed(best, limits) or clock.is_past():
             break
     if best.counts is None and math.isinf(best.bound):
         return replace(best, status=MipStatus.INFEASIBLE)
@@ -111,6 +113,7 @@ def _improve(
     cover_rows: list[CoverRow],
     best: GoalOutcome,
     limits: SolveLimits,
+    clock: Clock,
     time_s: float,
 ) -> tuple[GoalOutcome, float]:
     """``best``, or better from the ILP over columns ``rows``; and the ILP's bound, which holds for plans of these alone."""
@@ -122,7 +125,15 @@ def _improve(
     if best.counts is not None:
         begin = {v.name: float(best.counts[i]) for v, i in zip(form.instances, rows, strict=True)}
     good_enough = best.bound / (1 - limits.gap) if best.bound > 0 and limits.gap < 1 else None
-    outcome = solve_mip(form.problem, limits, time_s=time_s, start=begin, good_enough=good_enough)
+    outcome = solve_mip(
+        form.problem,
+        limits,
+        time_s=time_s,
+        start=begin,
+        good_enough=good_enough,
+        most_looks=looks(len(part), _WORK),
+        clock=clock,
+    )
     if outcome.status is MipStatus.ERROR:
         failed = replace(best, status=MipStatus.ERROR, note=outcome.note) if best.counts is None else best
         return failed, -math.inf

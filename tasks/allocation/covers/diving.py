@@ -17,7 +17,8 @@ from tasks.allocation.covers.pricing import Block, Cover, Grid, ModelBlocks, cov
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
 _USED = 1e-6
-_DIVE_GAP = 4e-3  # the master of a dive need not be solved further
+_DIVE_GAP, _ITERATIONS = 4e-3, 80  # the master of a dive need not be solved further
+_UNTIL = 0.5
 
 
 def dive(
@@ -29,9 +30,10 @@ def dive(
     clock: Clock,
     *,
     first: Sequence[int],
-    until_s: float,
-) -> tuple[list[tuple[int, Cover]], list[int]]:
-    """Covers found on the way, by index of their model, and the models it failed on (none: it reached a plan).
+    rounds: int,
+) -> tuple[list[tuple[int, Cover]], list[int], int]:
+    """Covers found on the way, by index of their model; the models it failed on (none: it reached a plan, or its end); and
+    how many pricings of one model it took, about ``rounds`` at most.
 
     Each round solves the master of the models not yet fixed within the supply left, then fixes the cover with the
     largest share among those that fit whole; of the models in ``first`` before others, in that order.
@@ -40,9 +42,10 @@ def dive(
     budget = problem.budget_usd_per_h
     open_models = list(range(len(models)))
     found: list[tuple[int, Cover]] = []
+    taken = 0
     while open_models:
-        if clock.spent() > until_s:
-            return found, []
+        if taken >= rounds or clock.is_past(_UNTIL):
+            return found, [], taken
         here = replace(
             problem,
             capacity_nodes=left,
@@ -52,21 +55,23 @@ def dive(
         blocks = [_within(models[m], left) for m in open_models]
         stuck = [m for m, model in zip(open_models, blocks, strict=True) if len(model.blocks) < model.wanted]
         if stuck:
-            return found, stuck
-        result = generate(here, columns, blocks, grid, replace(limits, gap=_DIVE_GAP), clock)
+            return found, stuck, taken
+        most = -(-(rounds - taken) // len(open_models))
+        result = generate(here, columns, blocks, grid, replace(limits, gap=_DIVE_GAP), clock, min(_ITERATIONS, most))
+        taken += result.iterations * len(open_models)
         found += [(open_models[m], cover) for m, cover in result.master.covers]
         if result.unserved:
-            return found, [open_models[m] for m in result.unserved]
+            return found, [open_models[m] for m in result.unserved], taken
         order = [open_models.index(m) for m in first if m in open_models]
         choice = _choose(result.master, left, budget, order)
         if choice is None:
-            return found, open_models
+            return found, open_models, taken
         m, cover = choice
         left = left - cover_use(columns, cover, left.shape)
         if budget is not None:
             budget -= cover_cost(columns, cover, problem.init_share)[0]
         found.append((open_models.pop(m), cover))
-    return found, []
+    return found, [], taken
 
 
 def _within(model: ModelBlocks, left: NDArray[np.int64]) -> ModelBlocks:

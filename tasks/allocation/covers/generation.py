@@ -16,18 +16,22 @@ from tasks.allocation.types import AllocationProblem, SolveLimits
 _ITERATIONS = 80
 _SMOOTHING = 0.6  # of the best duals so far, mixed into the master's: without it they jump between extremes
 _REDUCED_COST = 1e-9
+# Stop when the LP is within a quarter of the gap of the bound; or when further covers of this grid can gain no more than
+# a twentieth of it: the rest is the grid's rounding, which rounds do not mend.
+_TO_BOUND, _TO_COVERS = 0.25, 0.05
 
 
 @dataclass(slots=True)
 class Generated:
-    """What column generation leaves: the master with its covers, the best duals, the bound they give, the LP's value, and
-    the models (by index) that the LP does not serve in full."""
+    """What column generation leaves: the master with its covers, the best duals, the bound they give, the LP's value, the
+    models (by index) that the LP does not serve in full, and how many rounds it took."""
 
     master: Master
     duals: Duals
     bound: float
     value: float
     unserved: list[int]
+    iterations: int
 
 
 def joint_bound(
@@ -51,13 +55,15 @@ def generate(
     grid: Grid,
     limits: SolveLimits,
     clock: Clock,
+    iterations: int = _ITERATIONS,
 ) -> Generated:
-    """Run the loop. Stops when the LP's value is within a quarter of the gap of the bound, when no cover improves, after
-    80 rounds, or on the wall clock."""
+    """Run the loop. Stops when the LP's value is close to the bound or to what the grid's covers can attain (see
+    ``_TO_BOUND``), when no cover improves, after ``iterations``, or on the wall clock as a last guard."""
     master = Master(problem, columns, len(models), limits)
     best: Duals | None = None
-    bound, value, shares = -np.inf, np.inf, np.zeros(0)
-    for _ in range(_ITERATIONS):
+    bound, attainable, value, shares, taken = -np.inf, -np.inf, np.inf, np.zeros(0), 0
+    while taken < max(iterations, 1):
+        taken += 1
         value, duals, shares = master.solve()
         improved = False
         for weight in (_SMOOTHING, 0.0) if best is not None else (0.0,):
@@ -65,13 +71,18 @@ def generate(
             here, _ = joint_bound(problem, models, at, grid)
             if here > bound:
                 bound, best = here, at
-            improved = _add_covers(problem, columns, master, models, at, duals, grid)
+            improved, least = _add_covers(problem, columns, master, models, at, duals, grid)
+            if np.isfinite(least):
+                attainable = max(attainable, least - dual_value(problem, at))
             if improved:
                 break
-        if not improved or value - bound <= 0.25 * limits.gap * abs(value) or clock.spent() > 0.5 * limits.time_s:
+        room = limits.gap * abs(value)
+        if not improved or value - bound <= _TO_BOUND * room or value - attainable <= _TO_COVERS * room:
+            break
+        if clock.is_past(0.5):
             break
     assert best is not None
-    return Generated(master, best, bound, value, _unserved(master, models, shares))
+    return Generated(master, best, bound, value, _unserved(master, models, shares), taken)
 
 
 def _unserved(master: Master, models: list[ModelBlocks], shares: NDArray[np.float64]) -> list[int]:
@@ -97,12 +108,15 @@ def _add_covers(
     at: Duals,
     duals: Duals,
     grid: Grid,
-) -> bool:
-    """Add each model's cheap covers at ``at``; whether one of them improves the LP at its own ``duals``."""
+) -> tuple[bool, float]:
+    """Add each model's cheap covers at ``at``; whether one of them improves the LP at its own ``duals``, and the sum of the
+    models' least costs at ``at`` over the grid's covers (inf where a model has none)."""
     prices: NodePrices = dual_prices(problem, at.supply, at.budget)
-    improved = False
+    improved, total = False, 0.0
     for m, model in enumerate(models):
-        for cover in cheap_covers(model, prices, grid):
+        covers, least = cheap_covers(model, prices, grid)
+        total += least
+        for cover in covers:
             if master.add(m, cover):
                 improved |= master.last_reduced_cost(duals) < -_REDUCED_COST * max(1.0, abs(duals.model[m]))
-    return improved
+    return improved, total

@@ -33,12 +33,14 @@ from tasks.allocation.highs import MipStatus, QuietHighs, solve_mip
 from tasks.allocation.ilp import GoalOutcome
 from tasks.allocation.outcome import objective_usd, served_shares
 from tasks.allocation.types import AllocationProblem, SolveLimits
+from tasks.allocation.work import looks
 
 Floats = NDArray[np.float64]
 _ROUNDS = 60
 _GRID, _FINE = Grid(4096, 8), Grid(16384, 8)
 _RENT_WEIGHT = 1e-7  # so that of two covers alike to the goal the cheaper one is generated
-_ILP_TIME = 0.4
+_ILP_TIME = 0.5  # of what is left, should time run out
+_WORK, _CHOICE_WORK = 300, 150  # looks at 800 columns: of the ILP over columns, of that over covers
 _ALL_COLUMNS = 1000  # so few go into the ILP all together
 _TOLERANCE = 1e-9
 
@@ -166,7 +168,7 @@ def solve_levels(
                 break
         else:
             break
-        if value - bound <= 0.25 * limits.gap * max(abs(value), 1e-6) or clock.spent() > 0.5 * limits.time_s:
+        if value - bound <= 0.25 * limits.gap * max(abs(value), 1e-6) or clock.is_past(0.5):
             break
     if best is not None:
         bound = max(bound, _bound(problem, models, goal, cap, best, _FINE))
@@ -266,7 +268,7 @@ def _answer(
     bound: float,
 ) -> GoalOutcome:
     """The ILP of the goal over the columns of all covers generated, begun at the best choice of one cover per model."""
-    counts = _one_each(problem, columns, master, goal, target, limits, min(3.0, clock.left() / 4))
+    counts = _one_each(problem, columns, master, goal, target, limits, clock)
     candidates = [c for c in (counts, start) if c is not None]
     worth = {id(c): _value(problem, columns, c, goal) for c in candidates}
     best = min(candidates, key=lambda c: worth[id(c)], default=None)
@@ -282,7 +284,14 @@ def _answer(
         begin = None
         if best is not None:
             begin = {v.name: float(best[i]) for v, i in zip(form.instances, rows, strict=True)}
-        outcome = solve_mip(form.problem, limits, time_s=clock.left() * _ILP_TIME, start=begin)
+        outcome = solve_mip(
+            form.problem,
+            limits,
+            time_s=clock.left() * _ILP_TIME,
+            start=begin,
+            most_looks=looks(len(rows), _WORK),
+            clock=clock,
+        )
         if outcome.values is not None:
             better = np.zeros(len(columns), dtype=np.int64)
             better[rows] = [int(outcome.values[v.name]) for v in form.instances]
@@ -309,7 +318,7 @@ def _one_each(
     goal: Goal,
     target: Target,
     limits: SolveLimits,
-    time_s: float,
+    clock: Clock,
 ) -> NDArray[np.int64] | None:
     """The best choice of one generated cover per model, by an ILP; None if none fits."""
     model = pulp.LpProblem("levels", pulp.LpMinimize)
@@ -337,7 +346,7 @@ def _one_each(
     else:
         values = short if goal is Goal.SHORTAGE else [cost for _, cost in costs]
         model.setObjective(pulp.LpAffineExpression(list(zip(x, values, strict=True))))
-    outcome = solve_mip(model, limits, time_s=time_s)
+    outcome = solve_mip(model, limits, time_s=clock.left() / 2, most_looks=looks(len(x), _CHOICE_WORK), clock=clock)
     if outcome.values is None:
         return None
     counts = np.zeros(len(columns), dtype=np.int64)

@@ -8,15 +8,19 @@ import numpy as np
 import pulp
 from numpy.typing import NDArray
 
+from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.master import Master
 from tasks.allocation.highs import solve_mip
 from tasks.allocation.outcome import objective_usd
 from tasks.allocation.types import AllocationProblem, SolveLimits
+from tasks.allocation.work import looks
+
+_WORK = 100  # looks at 800 covers
 
 
 def best_of_pool(
-    problem: AllocationProblem, columns: Columns, models: int, master: Master, limits: SolveLimits, time_s: float
+    problem: AllocationProblem, columns: Columns, models: int, master: Master, limits: SolveLimits, clock: Clock
 ) -> tuple[NDArray[np.int64] | None, float]:
     """Instances per column and objective of the best plan within the pool; (None, inf) if it holds none.
 
@@ -35,7 +39,7 @@ def best_of_pool(
     if problem.budget_usd_per_h is not None:
         rent = pulp.LpAffineExpression(list(zip(x, master.rents, strict=True)))
         model += rent <= problem.budget_usd_per_h, "budget"
-    outcome = solve_mip(model, limits, time_s=time_s)
+    outcome = solve_mip(model, limits, time_s=clock.left() / 2, most_looks=looks(len(x), _WORK), clock=clock)
     if outcome.values is None:
         return None, math.inf
     counts = np.zeros(len(columns), dtype=np.int64)

@@ -157,13 +157,14 @@ def _least(model: ModelBlocks, f: list[Floats], presence: list[float], grid: Gri
     return float(h[-1, wanted, -1])
 
 
-def cheap_covers(model: ModelBlocks, prices: NodePrices, grid: Grid) -> list[Cover]:
-    """Covers that are cheap at ``prices``: the best over all splits on the grid first, then the best of each region alone.
+def cheap_covers(model: ModelBlocks, prices: NodePrices, grid: Grid) -> tuple[list[Cover], float]:
+    """Covers that are cheap at ``prices``: the best over all splits on the grid first, then the best of each region alone;
+    and the cost of the first.
 
-    Rates are rounded down, so each is a cover; empty if there is none.
+    Rates are rounded down, so each is a cover; none and inf if there is none.
     """
     if len(model.blocks) < model.wanted:
-        return []
+        return [], math.inf
     tables = _tables_down(model, prices, grid)
     cells = _cells_down(model, tables, grid)
     last = cells.shape[1] - 1
@@ -174,7 +175,7 @@ def cheap_covers(model: ModelBlocks, prices: NodePrices, grid: Grid) -> list[Cov
     if model.wanted == 1 and len(tables) > 1:
         alone = [one for one in range(len(tables)) if np.isfinite(cells[one, last])]
         splits += [[last if r == one else -1 for r in range(len(tables))] for one in alone]
-    return [_cover(model, tables, split, grid) for split in splits]
+    return [_cover(model, tables, split, grid) for split in splits], float(h[-1, model.wanted, last])
 
 
 def covers_at_levels(model: ModelBlocks, prices: NodePrices, grid: Grid, worth: Floats, level: float) -> list[Cover]:

@@ -33,9 +33,10 @@ _MANY_REGIONS = 3  # up to so many, regions are joined exactly for the bound
 _COARSE, _FINE, _CELLS = 4096, 65536, 512
 _FIXING, _FIXING_MANY = 2048, 1024
 _DIVING = 2048
-_DIVES, _DIVE_ABOVE, _DIVE_TIME = 6, 5e-3, 0.3
-_POOL_TIME_S = 2.0
-_ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed ILP
+_DIVES, _DIVE_ABOVE, _DIVE_UNTIL = 6, 5e-3, 0.5
+_DIVE_ROUNDS = 1500  # pricings of one model over all dives
+_ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed ILP,
+_ILP_WORK = 400  # each of its ILPs with so many looks at 800 columns
 
 
 def solve_covers(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage: bool = True) -> AllocationResult:
@@ -54,7 +55,8 @@ def solve_covers(problem: AllocationProblem, limits: SolveLimits, *, allow_short
         return replace(exact, theta_upper=min(exact.theta_upper, relaxed.theta_upper))
     bound = min(max(exact.lower_bound_usd, relaxed.lower_bound_usd), exact.objective_usd)
     gap = relative_gap(exact.objective_usd, bound)
-    return replace(exact, lower_bound_usd=bound, gap=gap, status=status_of(gap, limits))
+    is_cut = SolveStatus.TIME_LIMIT in (exact.status, relaxed.status)
+    return replace(exact, lower_bound_usd=bound, gap=gap, status=status_of(gap, is_cut=is_cut))
 
 
 def covers_goal(
@@ -71,7 +73,7 @@ def covers_goal(
     if goal is not Goal.COST or target.shortage is not None or target.missing_regions > 0:
         models = model_blocks(problem, columns, 1.0)
         if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(m.wanted > 1 for m in models):
-            return solve_goal(problem, columns, goal, target, limits, clock, start)
+            return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
         return solve_levels(problem, columns, models, goal, target, limits, clock, start)
     models = model_blocks(problem, columns, target.share)
     if any(len(model.blocks) < model.wanted for model in models):
@@ -101,14 +103,15 @@ def _first_plan(
     clock: Clock,
 ) -> tuple[NDArray[np.int64] | None, float]:
     """The best plan of the generated covers; where it is none or far from ``bound``, of those that dives add too."""
-    counts, upper = best_of_pool(
-        problem, columns, len(models), found.master, limits, min(_POOL_TIME_S, clock.left() / 4)
-    )
+    counts, upper = best_of_pool(problem, columns, len(models), found.master, limits, clock)
     first: list[int] = []
+    rounds = _DIVE_ROUNDS
     for _ in range(0 if found.unserved else _DIVES):
         if counts is not None and relative_gap(upper, bound) <= max(limits.gap, _DIVE_ABOVE):
             break
-        covers, failed = dive(
+        if rounds <= 0 or clock.is_past(_DIVE_UNTIL):
+            break
+        covers, failed, taken = dive(
             problem,
             columns,
             models,
@@ -116,11 +119,12 @@ def _first_plan(
             limits,
             clock,
             first=first,
-            until_s=_DIVE_TIME * limits.time_s,
+            rounds=rounds,
         )
+        rounds -= taken
         for m, cover in covers:
             found.master.add(m, cover)
-        again = best_of_pool(problem, columns, len(models), found.master, limits, min(_POOL_TIME_S, clock.left() / 4))
+        again = best_of_pool(problem, columns, len(models), found.master, limits, clock)
         if again[1] < upper:
             counts, upper = again
         elif not failed:
