@@ -54,7 +54,7 @@ def settled_plan(
 ) -> tuple[Settled, list[SimInstance]]:
     """What would be planned if nothing ran, and its instances."""
     measure = SimulatedHeadroom(loaded, lake, streams)
-    inputs = planning_inputs(loaded, lake, registered_library(settings, loaded), None)
+    inputs = planning_inputs(loaded, lake, registered_library(settings, loaded))
     settled = settle(inputs.problem, planning.solve, measure)
     return settled, measure.instances(settled.result)
 

@@ -53,6 +53,7 @@ policy:
   demand_percentile: 95           # plan for this percentile of one-minute request counts; null plans for the mean
   init_minutes: 6                 # a new node serves nothing for so long ...
   interval_minutes: 60            # ... of the time between two plans
+  fleet_max_age_minutes: 120      # a fleet seen longer ago (`coral ingest fleet`) does not tell what runs
   # What waits for `coral plans approve`: rent up by more than so many %, capacity down by more than so many % beyond demand,
   # demand moved by more than this factor. null = never
   guards: {cost_rise_pct: 20, capacity_fall_pct: 30, demand_factor: 5}

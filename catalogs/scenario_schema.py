@@ -211,7 +211,8 @@ class PolicySection(Section):
     Poisson counts at the stated mean (null = plan for the mean). ``init_minutes`` of an ``interval_minutes`` long plan are
     lost on a new node. ``safety_percentile``: plan with rates that hold in that share of cases, given each rate's error
     (null = with the expected rates). ``measured_only``: use only rates that rest on measurements or fits to them.
-    ``launchable_only``: use only templates that stock engines launch. ``guards``: what a plan may not change unasked."""
+    ``launchable_only``: use only templates that stock engines launch. ``fleet_max_age_minutes``: a
+    fleet seen longer ago does not tell what runs. ``guards``: what a plan may not change unasked."""
 
     shortage: Literal["uniform", "priority"] = "uniform"
     headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_words)] = AUTO_HEADROOM
@@ -223,6 +224,7 @@ class PolicySection(Section):
     safety_percentile: Percentile | None = None
     measured_only: Flag = False
     launchable_only: Flag = False
+    fleet_max_age_minutes: Annotated[float, Within(1, 525_600)] = 120.0
     guards: GuardsSection = GuardsSection()
 
     @property

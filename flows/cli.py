@@ -14,6 +14,7 @@ from catalogs.errors import CoralError
 from flows import (
     cli_catalog,
     cli_compare,
+    cli_drift,
     cli_inputs,
     cli_lake,
     cli_models,
@@ -48,6 +49,7 @@ app = typer.Typer(
 )
 cli_catalog.register(app)
 cli_compare.register(app)
+cli_drift.register(app)
 cli_inputs.register(app)
 cli_lake.register(app)
 cli_models.register(app)

@@ -64,6 +64,7 @@ def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest |
     """:func:`allocate` when it is this run's turn; ``request`` None = publish nothing."""
     from catalogs.scenario import load_scenario
     from flows.build import registered_library
+    from flows.drift import note_what_runs
     from warehouse import read
     from warehouse.connect import Lake
 
@@ -73,6 +74,8 @@ def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest |
         progress.message(f"set aside: {line}")
     library_id = registered_library(settings, loaded)
     with Lake.open(settings.lake_root, read_only=request is None) as lake:
+        if request is not None:
+            note_what_runs(lake, loaded.scenario.id)
         last = read.current_plan(lake, loaded.scenario.id)
         try:
             plan, frame = _decide(loaded, lake, library_id, last, progress, started)
@@ -95,9 +98,10 @@ def _decide(
     from flows.plan_frame import frame_of
     from flows.planning_inputs import planning_inputs
     from flows.restriction import restriction_notes
+    from flows.running import what_runs
 
     with progress_stage(progress, "allocate"):
-        inputs = planning_inputs(loaded, lake, library_id, last)
+        inputs = planning_inputs(loaded, lake, library_id, what_runs(lake, library_id, loaded, last, now))
         inputs, result, notes = choose(loaded, lake, library_id, inputs)
     with progress_stage(progress, "baselines"):
         baselines = _baselines(inputs.problem, result)
@@ -208,7 +212,9 @@ def plan_document(
                 hash=inputs.inputs_hash,
                 price_as_of=loaded.price_as_of.isoformat(),
                 library_id=library_id,
-                running_basis=inputs.running_basis,
+                running_basis=inputs.running.basis.value,
+                running_plan_version=inputs.running.plan_version,
+                running_observed_at=inputs.running.observed_at.isoformat() if inputs.running.observed_at else None,
             ),
             slo_ms=slo_ms,
         ),

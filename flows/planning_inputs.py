@@ -13,44 +13,43 @@ from catalogs.errors import HeldError
 from catalogs.ids import short_hash
 from catalogs.types import Market
 from flows.candidates import candidates
-from flows.running import running_instances
+from flows.running import NOTHING_RUNS, Running
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem
 from tasks.allocation.types import AllocationProblem, ModelDemand, SharedQuota, Shortage
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
-    from tasks.allocation.plan import Plan
     from warehouse.connect import Lake
 
 
 @dataclass(frozen=True, slots=True)
 class PlanningInputs:
-    """The problem, what it takes to be running, and the hash of everything that decides the answer. ``set_aside``: templates
-    by workload id that the problem lacks since they were found not to keep their SLO."""
+    """The problem, what it takes to be running and where that is known from, and the hash of everything that decides the
+    answer. ``set_aside``: templates by workload id that the problem lacks since they were found not to keep their SLO."""
 
     problem: AllocationProblem
-    running_basis: str
+    running: Running
     inputs_hash: str
     set_aside: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
 
-def planning_inputs(loaded: LoadedScenario, lake: Lake, library_id: str, last_plan: Plan | None) -> PlanningInputs:
+def planning_inputs(
+    loaded: LoadedScenario, lake: Lake, library_id: str, running: Running = NOTHING_RUNS
+) -> PlanningInputs:
     """The online problem of a scenario over the templates of ``library_id`` that :func:`flows.candidates.candidates` gives.
 
-    What runs is what the last published plan says; its templates stay candidates when the library still has them and the
-    policy allows them. Raises HeldError where a demand is unknown, and what that function and
-    :func:`tasks.allocation.prepare.build_problem` raise.
+    Templates of what runs stay candidates when the library still has them and the policy allows them. Raises HeldError where
+    a demand is unknown, and what that function and :func:`tasks.allocation.prepare.build_problem` raise.
     """
     check_demand_known(loaded)
-    running = running_instances(lake, library_id, last_plan)
     templates: dict[str, pa.Table] = {}
     for workload in loaded.workloads:
-        ids = {template_id for _, template_id in running[workload.workload_id]}
+        ids = {template_id for _, template_id in running.instances.get(workload.workload_id, ())}
         templates[workload.workload_id] = candidates(lake, library_id, workload, ids, loaded.scenario.policy)
     known = {template_id for table in templates.values() for template_id in table["template_id"].to_pylist()}
-    kept = {key: n for counts in running.values() for key, n in counts.items() if key[1] in known}
+    kept = {key: n for counts in running.instances.values() for key, n in counts.items() if key[1] in known}
     problem = problem_of(loaded, templates, kept)
-    return PlanningInputs(problem, "last_published" if last_plan else "none", inputs_hash(problem, library_id, loaded))
+    return PlanningInputs(problem, running, inputs_hash(problem, library_id, loaded))
 
 
 def problem_of(

@@ -221,6 +221,7 @@ def _cost_section(plan: Plan) -> list[Line]:
     rows = [
         ("total", f"{money(plan.cost_usd_per_h)} USD/h, {month:,.0f} USD per month ({HOURS_PER_MONTH} h)"),
         ("start-up", f"{money(plan.init_usd)} USD once, for the new instances"),
+        *([("running", _running_text(plan))] if plan.inputs.running_basis != "none" else []),
         ("lower bound", _bound_text(plan)),
         ("gap", _gap_text(plan)),
     ]
@@ -249,6 +250,17 @@ def _demand_met(plan: Plan) -> str:
             name = row.workload.split("/")[0]
             shares[name] = min(share, shares.get(name, 1.0))
     return ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+
+
+def _running_text(plan: Plan) -> str:
+    """What was taken to run already, which costs no start-up."""
+    inputs = plan.inputs
+    if inputs.running_observed_at is not None:
+        seen = datetime.fromisoformat(inputs.running_observed_at).astimezone(UTC)
+        return f"as the fleet seen at {seen:%Y-%m-%d %H:%M} UTC"
+    basis = inputs.running_basis.replace("_", " ")
+    version = "" if inputs.running_plan_version is None else f", version {inputs.running_plan_version}"
+    return f"as the plan {basis}{version}; no fleet is observed"
 
 
 def _bound_text(plan: Plan) -> str:

@@ -32,7 +32,7 @@ def restriction_notes(
     free = replace(loaded, scenario=loaded.scenario.model_copy(update={"policy": policy}))
     restricted = _fresh(problem)
     headroom = {candidates.workload_id: candidates.headroom for candidates in problem.candidates}
-    everything = planning_inputs(free, lake, library_id, None).problem
+    everything = planning_inputs(free, lake, library_id).problem
     alike = tuple(replace(c, headroom=headroom.get(c.workload_id, c.headroom)) for c in everything.candidates)
     unrestricted = _fresh(replace(everything, candidates=alike))
     return (PlanWarning(code=_CODE, text=f"{_ASKED}: {restriction_text(restricted, unrestricted)}"),)

@@ -17,6 +17,7 @@ from flows.headroom import SimulatedHeadroom
 from flows.plan_frame import find_frame, set_aside_of
 from flows.planning import choose, plan_document, solve
 from flows.planning_inputs import PlanningInputs, planning_inputs
+from flows.running import what_runs
 from flows.settings import BuildSettings, Progress, progress_stage
 from flows.whatif_changes import Changed, WhatIf, apply_changes
 from tasks.allocation.headroom import LEAST, uses, with_headroom, without_templates
@@ -66,7 +67,8 @@ def what_if(
                 remedy=f"run `coral plan --scenario {settings.scenario}` first",
             )
         with progress_stage(progress, "allocate"):
-            inputs = planning_inputs(changed.loaded, lake, library_id, current)
+            running = what_runs(lake, library_id, changed.loaded, current, now)
+            inputs = planning_inputs(changed.loaded, lake, library_id, running)
             if simulate:
                 inputs, result, warnings = choose(changed.loaded, lake, library_id, inputs)
                 notes = [warning.text for warning in warnings]

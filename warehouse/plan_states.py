@@ -11,6 +11,8 @@ state is published, approved, applied or partial); the view ``plans`` says which
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import duckdb
 
 from catalogs.errors import CoralError, UnknownNameError
@@ -174,6 +176,17 @@ def last_applied(lake: Lake, scenario_id: str) -> int | None:
         [scenario_id],
     ).fetchone()
     return None if row is None else int(row[0])
+
+
+def state_since(lake: Lake, scenario_id: str, plan_version: int) -> datetime:
+    """Since when a version is in the state it is in."""
+    row = lake.connection.execute(
+        "SELECT state_since FROM main.plans WHERE scenario_id = ? AND plan_version = ?", [scenario_id, plan_version]
+    ).fetchone()
+    if row is None:
+        raise UnknownNameError("plan version", str(plan_version), (), where=f"scenario {scenario_id}")
+    since: datetime = row[0]
+    return since
 
 
 def is_rolled_back(lake: Lake, scenario_id: str) -> bool:

@@ -115,24 +115,34 @@ def _frontier_id(lake: Lake, library_id: str, workload_id: str, filter_id: str) 
     return str(known[filter_id])
 
 
-def templates_by_id(lake: Lake, template_ids: Sequence[str]) -> pa.Table:
-    """Whole templates, nodes and stages nested as in TEMPLATE_SCHEMA, one per id, in the order of the ids.
-
-    Raises UnknownNameError for an id the lake does not have.
-    """
+def known_templates(lake: Lake, template_ids: Sequence[str]) -> pa.Table:
+    """Whole templates, nodes and stages nested as in TEMPLATE_SCHEMA, one per id that the lake has, in the order of the
+    ids."""
     wanted = list(dict.fromkeys(template_ids))
     # list_contains is pushed into the scan, which then skips the nested columns of other rows; a join or IN is not.
-    table = _arrow(
+    return _arrow(
         lake,
         """FROM shards.solved_templates WHERE list_contains(?::VARCHAR[], template_id)
         ORDER BY list_position(?::VARCHAR[], template_id)""",
         [wanted, wanted],
     )
+
+
+def templates_by_id(lake: Lake, template_ids: Sequence[str]) -> pa.Table:
+    """As :func:`known_templates`. Raises UnknownNameError for an id the lake does not have."""
+    wanted = list(dict.fromkeys(template_ids))
+    table = known_templates(lake, wanted)
     if table.num_rows != len(wanted):
         found = set(table.column("template_id").to_pylist())
         missing = next(name for name in wanted if name not in found)
         raise UnknownNameError("template", missing, found)
     return table
+
+
+def templates_in(lake: Lake, library_id: str, template_ids: Sequence[str]) -> set[str]:
+    """Those of the ids that a library has."""
+    sql = "SELECT template_id FROM main.templates WHERE library_id = ? AND list_contains(?::VARCHAR[], template_id)"
+    return {name for (name,) in _rows(lake, sql, [library_id, list(template_ids)])} if template_ids else set()
 
 
 def profiles(lake: Lake, profile_set_id: str, workload_id: str) -> pa.Table:

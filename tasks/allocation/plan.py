@@ -130,12 +130,15 @@ class PlanWarning(_Model):
 
 
 class PlanInputs(_Model):
-    """What the plan was computed from."""
+    """What the plan was computed from. ``running_basis``: where it was known from what runs (``fleet``, seen at
+    ``running_observed_at``; ``last_applied`` or ``last_published``, of version ``running_plan_version``; ``none``)."""
 
     hash: str
     price_as_of: str
     library_id: str
     running_basis: str = "none"
+    running_plan_version: int | None = None
+    running_observed_at: str | None = None
 
 
 class PlanBaselines(_Model):
