@@ -119,10 +119,18 @@ def test_prefect_shows_the_build(built: Built, session_api_url: str) -> None:
     assert built.result.library_id in text
     assert f"{built.result.sample_n} " in text
     assert "solved again" in text
+    assert f"{built.result.solve_s:.1f} s of solving" in text
     rows = json.loads(latest("coral-library-workloads")["data"])
     assert {row["workload"]: row["templates"] for row in rows} == {
         counts.alias: counts.templates for counts in built.result.workloads
     }
+    # What it took, and the template with the cheapest tokens: as the library's own rows have it.
+    assert sum(row["solving s"] for row in rows) == pytest.approx(built.result.solve_s, abs=0.01 * len(rows))
+    with Lake.open(built.lake, read_only=True) as lake:
+        for counts in built.result.workloads:
+            combinations = library_templates(lake, built.result.library_id, counts.workload_id)["combination_id"]
+            told = next(row["cheapest per token"] for row in rows if row["workload"] == counts.alias)
+            assert told.split()[0].rstrip(":,") in combinations.to_pylist(), told
 
 
 def test_a_second_run_starts_nothing(built: Built, monkeypatch: pytest.MonkeyPatch) -> None:
