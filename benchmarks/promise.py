@@ -29,7 +29,7 @@ from flows.build import build_library, registered_library
 from flows.headroom import STREAM_REQUESTS, SimulatedHeadroom
 from flows.planning_inputs import planning_inputs
 from flows.settings import BuildSettings, SilentProgress
-from tasks.allocation.headroom import Settled, settle, uses
+from tasks.allocation.headroom import SearchLimits, Settled, settle, uses
 from tasks.simulation.engine import simulate
 from tasks.simulation.headroom import WARM_UP_SHARE, RequestsAt, poisson_at
 from tasks.simulation.metrics import ModelReport, Slo, report
@@ -42,6 +42,8 @@ WARM_UP_S = 60.0
 LONGEST_PERCENTILES = (99.75, 99.0, 95.0, 90.0)
 # Supply is doubled up to this where a plan that keeps the traces' SLOs wants more than the scenario has.
 MOST_NODES = 256
+# Traces that crowd let instances be used to a few per cent: far below where the search begins.
+PATIENT = SearchLimits(rounds=30, most_rounds=40, lowering_rounds=20, hopeless=0.0)
 # (input, output) means that scenarios state, and the trace they are from.
 TRACE_OF = {(1155.0, 211.0): "azure-conv-2023", (2048.0, 28.0): "azure-code-2023"}
 
@@ -55,7 +57,7 @@ def settled_plan(
     """What would be planned if nothing ran, and its instances."""
     measure = SimulatedHeadroom(loaded, lake, streams)
     inputs = planning_inputs(loaded, lake, registered_library(settings, loaded))
-    settled = settle(inputs.problem, planning.solve, measure)
+    settled = settle(inputs.problem, planning.solve, measure, PATIENT if streams else None)
     return settled, measure.instances(settled.result)
 
 

@@ -21,16 +21,23 @@ Solve = Callable[[AllocationProblem], AllocationResult]
 Measure = Callable[[AllocationResult], Mapping[str, float]]
 """The largest safe use, 0..1 of their rates, of the instances chosen for each workload id; none chosen = absent."""
 
-# Choices at most; how often templates are set aside before the share falls, and by how much it may fall at once; what a
-# further choice must be able to save.
-_ROUNDS, _FAILURES, _NEAR, _GAIN = 9, 2, 0.03, 2e-3
-# More choices, while so much may be saved: shares that end far below the start values take longer.
-_MOST_ROUNDS, _LATE_GAIN = 16, 0.1
-_LOWERING_ROUNDS = 6
-# Instances that keep their SLO only below this use miss it for another reason than load: a smaller share does not help.
-_HOPELESS = 0.1
+# How often templates are set aside before the share falls, and by how much it may fall at once; what a further choice must
+# be able to save, and a late one.
+_FAILURES, _NEAR, _GAIN, _LATE_GAIN = 2, 0.03, 2e-3, 0.1
 # Where not even the least use keeps the SLO there is nothing to plan with; the plan says so.
 LEAST = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """How long to search. ``rounds`` choices, up to ``most_rounds`` while much may be saved (shares that end far below the
+    start values take longer), and ``lowering_rounds`` with shares that only fall. Instances that keep their SLO only below
+    the use ``hopeless`` are taken to miss it for another reason than load: no smaller share is tried."""
+
+    rounds: int = 9
+    most_rounds: int = 16
+    lowering_rounds: int = 6
+    hopeless: float = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +105,14 @@ def without_templates(problem: AllocationProblem, out: Mapping[str, frozenset[st
     return replace(problem, candidates=tuple(candidates), running=running)
 
 
-def settle(problem: AllocationProblem, solve: Solve, measure: Measure) -> Settled:
+def settle(problem: AllocationProblem, solve: Solve, measure: Measure, limits: SearchLimits | None = None) -> Settled:
     """The cheapest choice found that keeps its SLOs at the planned rates; where none was found, the one that is least short.
     ``problem`` holds the start values. Raises what ``solve`` and ``measure`` raise.
 
     Shares are settled as if nothing ran, so that equal inputs give equal shares whatever was planned before; the choice
     that counts what runs is then made with them.
     """
-    fresh = _Search(replace(problem, init_share=0.0, running={}), solve, measure)
+    fresh = _Search(replace(problem, init_share=0.0, running={}), solve, measure, limits or SearchLimits())
     best = fresh.follow(fresh.first_share())
     if best.short or (best.set_aside and _misses_demand(best)):
         best = min(best, fresh.lower(best), key=_rank)
@@ -123,14 +130,14 @@ def settle(problem: AllocationProblem, solve: Solve, measure: Measure) -> Settle
 class _Search:
     """What was learnt: per workload, templates of choices that did not keep their share and the use these are safe at."""
 
-    def __init__(self, problem: AllocationProblem, solve: Solve, measure: Measure) -> None:
-        self._problem, self._solve, self._measure = problem, solve, measure
+    def __init__(self, problem: AllocationProblem, solve: Solve, measure: Measure, limits: SearchLimits) -> None:
+        self._problem, self._solve, self._measure, self._limits = problem, solve, measure, limits
         self._known: dict[str, list[tuple[frozenset[str], float]]] = {}
         self._failures: dict[str, int] = {}
 
     def of(self, problem: AllocationProblem) -> _Search:
         """A search of ``problem`` that knows what this one has learnt."""
-        other = _Search(problem, self._solve, self._measure)
+        other = _Search(problem, self._solve, self._measure, self._limits)
         other._known = {name: list(known) for name, known in self._known.items()}
         return other
 
@@ -142,7 +149,7 @@ class _Search:
     def follow(self, share: Mapping[str, float]) -> Settled:
         """Choices from ``share`` on; the best of them."""
         best, done = None, set[str]()
-        for number in range(_MOST_ROUNDS):
+        for number in range(self._limits.most_rounds):
             out = self.set_aside(share)
             asked = repr((sorted(share.items()), sorted((name, sorted(gone)) for name, gone in out.items())))
             if asked in done:
@@ -158,7 +165,7 @@ class _Search:
             else:
                 share = self.raised(found, share)
             best = found if best is None or _rank(found) < _rank(best) else best
-            is_late = number + 1 >= _ROUNDS
+            is_late = number + 1 >= self._limits.rounds
             if is_late and (best.short or not found.short or not _can_gain(found, best, _LATE_GAIN)):
                 break
         assert best is not None
@@ -181,8 +188,10 @@ class _Search:
         out = {} if _misses_demand(last) else last.set_aside
         share = _shares(last) if out else self.lowered(_shares(last), last.set_aside)
         best = last
-        for _ in range(_LOWERING_ROUNDS):
-            usable = {name: min(share[name], safe) for name, (_, safe) in last.short.items() if safe >= _HOPELESS}
+        for _ in range(self._limits.lowering_rounds):
+            usable = {
+                name: min(share[name], safe) for name, (_, safe) in last.short.items() if safe >= self._limits.hopeless
+            }
             if last.short and not usable:
                 break
             share = share | usable
