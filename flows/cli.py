@@ -15,6 +15,7 @@ from flows import (
     cli_catalog,
     cli_compare,
     cli_drift,
+    cli_export,
     cli_inputs,
     cli_lake,
     cli_models,
@@ -50,6 +51,7 @@ app = typer.Typer(
 cli_catalog.register(app)
 cli_compare.register(app)
 cli_drift.register(app)
+cli_export.register(app)
 cli_inputs.register(app)
 cli_lake.register(app)
 cli_models.register(app)

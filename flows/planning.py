@@ -215,6 +215,7 @@ def plan_document(
                 running_basis=inputs.running.basis.value,
                 running_plan_version=inputs.running.plan_version,
                 running_observed_at=inputs.running.observed_at.isoformat() if inputs.running.observed_at else None,
+                engine=f"{loaded.scenario.engine.name} {loaded.scenario.engine.version or ''}".strip(),
             ),
             slo_ms=slo_ms,
         ),

@@ -206,3 +206,17 @@ def list_plans(lake: Lake, scenario_id: str | None = None) -> list[PlanSummary]:
         [scenario_id, scenario_id],
     )
     return [PlanSummary(*row) for row in rows]
+
+
+def profile_memory(lake: Lake, library_id: str, workload_ids: Sequence[str], cycles_ms: Sequence[float]) -> pa.Table:
+    """GPU memory used by the cells of a library's profiles at these cycles: workload_id, node_config, layers, position,
+    stages, cycle_ms, tp, memory_used_gib. Empty where the library is gone; cells of measured rates may lack the figure."""
+    return _arrow(
+        lake,
+        """SELECT p.workload_id, p.node_config, p.layers, p.position, p.stages, p.cycle_ms, p.tp, p.memory_used_gib
+        FROM (FROM main.profiles UNION ALL BY NAME FROM main.launch_profiles) p
+        JOIN main.library_rows l ON l.profile_set_id = p.profile_set_id
+        WHERE l.library_id = ? AND list_contains(?::VARCHAR[], p.workload_id) AND list_contains(?::DOUBLE[], p.cycle_ms)
+            AND p.memory_used_gib IS NOT NULL""",
+        [library_id, list(workload_ids), list(cycles_ms)],
+    )

@@ -131,7 +131,8 @@ class PlanWarning(_Model):
 
 class PlanInputs(_Model):
     """What the plan was computed from. ``running_basis``: where it was known from what runs (``fleet``, seen at
-    ``running_observed_at``; ``last_applied`` or ``last_published``, of version ``running_plan_version``; ``none``)."""
+    ``running_observed_at``; ``last_applied`` or ``last_published``, of version ``running_plan_version``; ``none``).
+    ``engine``: name and version (if one was stated) of the serving engine planned for; '' = not kept."""
 
     hash: str
     price_as_of: str
@@ -139,6 +140,7 @@ class PlanInputs(_Model):
     running_basis: str = "none"
     running_plan_version: int | None = None
     running_observed_at: str | None = None
+    engine: str = ""
 
 
 class PlanBaselines(_Model):

@@ -32,6 +32,8 @@ from tasks.allocation.plan import HEADROOM_BASES, PLAN_SCHEMA_VERSION, Plan, Pla
 from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
 
 _BINDING = re.compile(r"^(?P<config>\S+) in (?P<region>\S+) \((?P<used>\d+) of (?P<have>\d+)\)$")
+# A plan made before engines were kept names none.
+_ENGINE = re.compile(r"^([a-z]+( [0-9]+(\.[0-9]+){1,3})?)?$")
 _UTC = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$")
 
 
@@ -93,6 +95,8 @@ def _header_faults(plan: Plan) -> list[str]:
     texts = {"scenario_id": plan.scenario_id, "reason": plan.reason, "inputs.running_basis": plan.inputs.running_basis}
     texts |= {f"inputs.{name}": getattr(plan.inputs, name) for name in ("hash", "price_as_of", "library_id")}
     faults += [f"{name} is empty" for name, text in texts.items() if not text.strip()]
+    if not _ENGINE.match(plan.inputs.engine):
+        faults.append(f"inputs.engine {plan.inputs.engine!r} is not a name and a version")
     for name in ("homo_optimal_usd_per_h", "homo_greedy_usd_per_h", "full_use_usd_per_h"):
         cost = getattr(plan.baselines, name)
         if cost is not None and not (math.isfinite(cost) and cost >= 0):

@@ -214,6 +214,7 @@ _TEXT = {
     "price_as_of": "",
     "library_id": "",
     "running_basis": "",
+    "engine": "vllm newest",
     "region": "aws/eu-west-1",
     "template_id": "unused",
     "combination_id": "L4x1*9",

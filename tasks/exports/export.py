@@ -1,0 +1,113 @@
+"""A plan as the files of an export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tasks.exports.changes import Change, changes_between, changes_text
+from tasks.exports.counts import check_counts
+from tasks.exports.kubernetes import kubernetes_files
+from tasks.exports.routing import replica_bounds, router_weights
+from tasks.exports.skypilot import skypilot_files
+from tasks.exports.tables import refusals_text
+from tasks.exports.types import Launch, Refusal
+from tasks.exports.vllm import vllm_files
+
+TARGETS = ("vllm", "skypilot", "kubernetes")
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """``files``: path in the folder -> text. ``refused``: groups that a target does not take. ``notes``: for a person.
+    ``changes`` is None where no plan was named to come from."""
+
+    files: dict[str, str]
+    refused: tuple[Refusal, ...]
+    notes: tuple[str, ...]
+    changes: tuple[Change, ...] | None
+
+
+def export_of(launch: Launch, targets: Sequence[str], before: Launch | None = None) -> Export:
+    """The files for ``targets``, checked: every node of the plan is in each target's files or among its refusals."""
+    files: dict[str, str] = {"plan.json": launch.plan.model_dump_json(by_alias=True, indent=2) + "\n"}
+    refused: list[Refusal] = []
+    for target in targets:
+        left_out = [Refusal(target, g, g.refusal, g.remedy) for g in launch.groups if not g.is_launchable]
+        if target == "skypilot":
+            own, more = skypilot_files(launch)
+            left_out += more
+        else:
+            own = vllm_files(launch) if target == "vllm" else kubernetes_files(launch)
+        check_counts(launch, target, own, left_out)
+        files |= own
+        refused += left_out
+    files["router_weights.json"] = _json(router_weights(launch))
+    files["replica_bounds.json"] = _json(replica_bounds(launch))
+    files["NOT_LAUNCHABLE.csv"] = refusals_text(refused)
+    changes = None if before is None else changes_between(before, launch)
+    if changes is not None:
+        files["CHANGES.csv"] = changes_text(changes)
+    notes = _notes(launch)
+    files["README.md"] = _readme(launch, targets, refused, notes, before)
+    return Export(files, tuple(refused), notes, changes)
+
+
+def _json(document: Any) -> str:
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def _notes(launch: Launch) -> tuple[str, ...]:
+    """What may need a hand: GPUs of several types on the two sides of a handover, and limits below the model's own."""
+    notes = []
+    kinds: dict[tuple[str, str], set[str]] = {}
+    for group in launch.groups:
+        if group.is_launchable:
+            gpus = {launch.facts.nodes[node.node_config].gpu for node in group.nodes}
+            kinds.setdefault((group.served.model, group.row.region), set()).update(gpus)
+    for (model, region), gpus in sorted(kinds.items()):
+        if len(gpus) > 1 and not launch.facts.attention_backend:
+            notes.append(
+                f"{model} in {region} runs on {', '.join(sorted(gpus))}: prefill and decode must use one attention backend; "
+                "if the handshake refuses, export with --attention-backend TRITON_ATTN, which all of them have"
+            )
+    return tuple(notes)
+
+
+def _readme(
+    launch: Launch, targets: Sequence[str], refused: Sequence[Refusal], notes: Sequence[str], before: Launch | None
+) -> str:
+    plan, engine = launch.plan, launch.facts.engine
+    launched = sum(group.row.instances for group in launch.groups if group.is_launchable)
+    total = sum(group.row.instances for group in launch.groups)
+    lines = [
+        f"# Plan {plan.scenario_id}, version {plan.plan_version}, for {engine.engine} {engine.version}",
+        "",
+        f"{launched} of {total} instances are here, {plan.cost_usd_per_h:.2f} USD/h in all. Written by `coral export`, which "
+        "replaces this folder as a whole and refuses if anything in it was added or edited.",
+        "",
+        "| file | what it holds |",
+        "|---|---|",
+        "| `plan.json` | the plan itself; `coral plans schema` prints its JSON Schema |",
+        "| `router_weights.json` | weights per region and instance, shares per node of a stage |",
+        "| `replica_bounds.json` | per group the planned, least and most instances, and the load of one |",
+        "| `NOT_LAUNCHABLE.csv` | what is not here, why, and what to do |",
+    ]
+    if before is not None:
+        lines.append(f"| `CHANGES.csv` | from version {before.plan.plan_version}: keep, add, then drain |")
+    if "vllm" in targets:
+        lines.append(
+            "| `commands/` | one script per node rank of a group; `inventory.csv` lists every node of every instance |"
+        )
+    if "skypilot" in targets:
+        lines.append("| `skypilot/` | a task or job group per group; `launch.sh` starts every instance |")
+    if "kubernetes" in targets:
+        lines.append(
+            "| `kubernetes/` | LeaderWorkerSets; a folder per region, to be applied to that region's cluster |"
+        )
+    if refused:
+        lines += ["", f"Not launchable: {len({r.group.name for r in refused})} groups, see `NOT_LAUNCHABLE.csv`."]
+    lines += ["", *(f"- {note}" for note in notes)] if notes else []
+    return "\n".join(lines) + "\n"
