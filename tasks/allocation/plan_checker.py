@@ -95,6 +95,9 @@ def _header_faults(plan: Plan) -> list[str]:
     texts = {"scenario_id": plan.scenario_id, "reason": plan.reason, "inputs.running_basis": plan.inputs.running_basis}
     texts |= {f"inputs.{name}": getattr(plan.inputs, name) for name in ("hash", "price_as_of", "library_id")}
     faults += [f"{name} is empty" for name, text in texts.items() if not text.strip()]
+    if (plan.inputs.running_plan_version is None) != (plan.inputs.running_basis in {"none", "fleet"}):
+        version, basis = plan.inputs.running_plan_version, plan.inputs.running_basis
+        faults.append(f"inputs.running_plan_version is {version} with running_basis {basis}")
     if not _ENGINE.match(plan.inputs.engine):
         faults.append(f"inputs.engine {plan.inputs.engine!r} is not a name and a version")
     for name in ("homo_optimal_usd_per_h", "homo_greedy_usd_per_h", "full_use_usd_per_h"):
