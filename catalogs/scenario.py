@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
+from functools import cached_property
 from pathlib import Path
 
 from catalogs.catalog import Catalog, load_catalog, read_efficiencies
@@ -20,7 +21,7 @@ from catalogs.measured import (
     measured_rates,
     read_measured_table,
 )
-from catalogs.scenario_schema import MOMENTS, ComputedHeadroom, ModelSection, Scenario
+from catalogs.scenario_schema import MOMENTS, ComputedHeadroom, ModelSection, PolicySection, Scenario
 from catalogs.supply import Capacity, QuotaLimit
 from catalogs.tables import DATA_DIR
 from catalogs.texts import UnreadableError, is_regular_file, parse_json, read_text
@@ -44,6 +45,11 @@ class ModelPlanDemand:
     min_regions: int
     weight: float
     workload_ids: tuple[str, ...]
+    min_replicas: int = 1
+    n_plus_one: bool = False
+    max_spot_share: float = 0.0
+    node_configs: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -72,6 +78,25 @@ class LoadedScenario:
     def price_as_of(self) -> date:
         """The scenario's price date."""
         return self.scenario.price_as_of
+
+    @cached_property
+    def by_market(self) -> Mapping[tuple[str, Market, str], Offer]:
+        """The cheapest offer per (region, market, node configuration)."""
+        found: dict[tuple[str, Market, str], Offer] = {}
+        for offer in self.offers:
+            found.setdefault((offer.region, offer.market, offer.node_config), offer)
+        return found
+
+    def nodes_of(self, offer: Offer) -> tuple[int, Basis]:
+        """Nodes that can be had of an offer's configuration in its region and market, and where that figure comes from."""
+        return self.supply.nodes(offer.region, offer.node_config, offer.market)
+
+    def interrupt_per_h(self, offer: Offer) -> float:
+        """How often a node of the offer is taken back: as it says, else as the policy assumes for spot; else never."""
+        if offer.market is not Market.SPOT:
+            return 0.0
+        assumed = self.scenario.policy.spot_interrupt_per_h
+        return assumed if offer.interrupt_per_h is None else offer.interrupt_per_h
 
     def best_offer(self, region: str, node_config: str) -> Offer | None:
         """The cheapest offer of a configuration in a region; None = not sold there."""
@@ -253,11 +278,12 @@ def demand_of(
     section: ModelSection,
     workloads: tuple[Workload, Workload],
     regions: tuple[str, ...],
-    percentile: float | None,
+    policy: PolicySection,
     window: DemandWindow | None,
     has_feed: bool,
 ) -> ModelPlanDemand:
-    """Planned demand of one model: the feed's window where there is a feed (no row = unknown), else the stated mean."""
+    """Planned demand of one model and the rules the policy has for it: the feed's window where there is a feed (no row =
+    unknown), else the stated mean."""
     spec = workloads[0].model
     stated = section.demand_req_per_s
     basis = Basis.STATED
@@ -266,13 +292,16 @@ def demand_of(
     return ModelPlanDemand(
         model=spec.model,
         alias=spec.alias,
-        planned_req_per_s=None if stated is None else planned_rate(stated, percentile),
+        planned_req_per_s=None if stated is None else planned_rate(stated, policy.demand_percentile),
         stated_req_per_s=stated,
         basis=basis,
         regions=regions,
         min_regions=section.min_regions,
         weight=section.weight,
         workload_ids=tuple(workload.workload_id for workload in workloads),
+        min_replicas=section.min_replicas,
+        n_plus_one=policy.n_plus_one if section.n_plus_one is None else section.n_plus_one,
+        max_spot_share=policy.max_spot_share if section.max_spot_share is None else section.max_spot_share,
     )
 
 
@@ -287,36 +316,25 @@ def offers_by_best(offers: tuple[Offer, ...]) -> dict[tuple[str, str], Offer]:
 def state_notes(loaded: LoadedScenario) -> list[tuple[str, str]]:
     """Caveats that follow from the resolved scenario."""
     notes = []
-    assumed = [f"{c} in {r}" for r, c in sorted(loaded.best) if loaded.capacity(r, c)[1].value == "assumed"]
+    offers = [loaded.by_market[key] for key in sorted(loaded.by_market)]
+    assumed = [o for o in offers if o.market is not Market.OWNED and loaded.nodes_of(o)[1] is Basis.ASSUMED]
     if assumed:
         nodes = loaded.scenario.availability.default_nodes
-        text = f"availability of {len(assumed)} of {len(loaded.best)} configurations is unknown: {nodes} nodes each assumed"
+        text = f"availability of {len(assumed)} of {len(offers)} configurations is unknown: {nodes} nodes each assumed"
         notes.append(("assumed_availability", text))
     unknown = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s is None]
     if unknown:
         notes.append(("unknown_demand", f"demand is unknown, so the last plan is held: {', '.join(unknown)}"))
     if loaded.rejects:
         notes.append(("rejected_rows", f"{len(loaded.rejects)} rows set aside, first: {loaded.rejects[0].line()}"))
-    hidden = sorted(
-        {
-            f"{offer.market.value} {offer.node_config} in {offer.region}"
-            for offer in loaded.offers
-            if offer.market is not loaded.best[offer.region, offer.node_config].market
-        }
-    )
-    if hidden:
-        text = f"one market per configuration and region is planned, the cheapest; left out: {', '.join(hidden)}"
-        notes.append(("markets_left_out", text))
-    uncounted = sorted(
-        f"{config} in {region}"
-        for (region, config), offer in loaded.best.items()
-        if offer.market is Market.OWNED and loaded.capacity(region, config)[1] is Basis.ASSUMED
-    )
+    uncounted = [
+        f"{o.node_config} in {o.region}"
+        for o in offers
+        if o.market is Market.OWNED and loaded.nodes_of(o)[1] is Basis.ASSUMED
+    ]
     if uncounted:
         text = f"owned machines without a row in the availability file count as none: {', '.join(uncounted)}"
         notes.append(("owned_uncounted", text))
-    if any(offer.market is Market.SPOT for offer in loaded.offers):
-        notes.append(("spot_used", "spot machines may be taken back at any time"))
     nominal = sorted({c.gpu for c in loaded.node_configs.values() if loaded.catalog.gpus[c.gpu].memory_is_nominal})
     if nominal:
         notes.append(

@@ -24,7 +24,8 @@ from catalogs.scenario import (
     state_notes,
     workloads_of,
 )
-from catalogs.scenario_schema import ModelSection, OffersSection, PolicySection, Scenario
+from catalogs.scenario_rules import ModelRules
+from catalogs.scenario_schema import ModelSection, OffersSection, Scenario
 from catalogs.scenario_yaml import Key, ScenarioDraft, read_scenario_file
 from catalogs.supply import GRID_COUNTS, Capacity, Supply, choose_offers, node_configs_of, quota_limits
 from catalogs.texts import is_regular_file
@@ -56,13 +57,14 @@ class _Builder:
         self.catalog = replace(self.catalog, efficiencies={**self.catalog.efficiencies, **self.read_efficiencies()})
         measured = self.read_measured([spec for _, _, spec, _ in resolved], configs)
         scenario = self.draft.whole
-        self.check_spot()
+        rules = ModelRules(self.draft, self.catalog.gpu_names, supply)
+        self.errors += rules.findings()
         if self.errors:
             return None, self.errors, self.rejects
         assert scenario is not None, "a scenario without faults was not read"
         assert supply is not None, "a scenario without faults has no supply"
         assert capacity is not None, "a scenario without faults has no capacity"
-        loaded = self.assemble(scenario, supply, configs, resolved, windows, capacity)
+        loaded = self.assemble(scenario, supply, configs, resolved, windows, capacity, rules)
         return replace(loaded, measured=measured[0], calibrations=measured[1]), [], self.rejects
 
     # -- helpers -------------------------------------------------------------------------------------------------
@@ -167,17 +169,6 @@ class _Builder:
                     counts = ", ".join(f"x{count}" for count in GRID_COUNTS)
                     remedy = f"prices are derived for {counts} of GPUs sold in some region and left in: take it out"
                 self.fault(("offers", "node_configs", index), config, "is not sold in these regions", remedy)
-
-    def check_spot(self) -> None:
-        """Spot is planned wholly or not at all; a cap on its share is not planned yet."""
-        offers: OffersSection | None = self.draft.sections.get("offers")
-        policy = self.draft.sections.get("policy", PolicySection())
-        if 0 < policy.max_spot_share < 1:
-            reason = "a share between 0 and 1 cannot be planned yet"
-            self.fault(("policy", "max_spot_share"), policy.max_spot_share, reason, "write 0 (no spot) or 1 (any)")
-        if offers is not None and "spot" in offers.markets and policy.max_spot_share == 0:
-            remedy = "set policy.max_spot_share: 1, or take spot out"
-            self.fault(("offers", "markets"), None, "spot is offered but max_spot_share is 0", remedy)
 
     # -- models --------------------------------------------------------------------------------------------------
     def read_model(self, index: int, section: ModelSection) -> list[tuple[int, ModelSection, ModelSpec, Lengths]]:
@@ -303,7 +294,7 @@ class _Builder:
             seen = own.latest_availability(self.keep(availability))
         if quota_feed is not None:
             quota_feed = self.keep(own.check_quota_names(quota_feed, self.catalog, offers, self.known_regions))
-            limits = quota_limits(own.quotas(quota_feed), offers_by_best(tuple(offers)), self.catalog)
+            limits = quota_limits(own.quotas(quota_feed), offers, self.catalog)
         if "availability" not in sections:
             return None
         return Capacity(sections["availability"].default_nodes, seen, tuple(limits))
@@ -347,6 +338,7 @@ class _Builder:
         resolved: Sequence[tuple[int, ModelSection, ModelSpec, Lengths]],
         windows: dict[str, own.DemandWindow] | None,
         capacity: Capacity,
+        rules: ModelRules,
     ) -> LoadedScenario:
         regions = tuple(scenario.offers.regions)
         workloads: list[Workload] = []
@@ -356,8 +348,9 @@ class _Builder:
             workloads += pair
             own_regions = tuple(section.regions or regions)
             window = (windows or {}).get(spec.model)
-            percentile = scenario.policy.demand_percentile
-            demands.append(demand_of(section, pair, own_regions, percentile, window, windows is not None))
+            pinned, excluded = rules.configs_of(section)
+            demand = demand_of(section, pair, own_regions, scenario.policy, window, windows is not None)
+            demands.append(replace(demand, node_configs=pinned, excluded=excluded))
         best = offers_by_best(supply.offers)
         sold = {region: tuple(sorted(c for r, c in best if r == region)) for region in regions}
         loaded = LoadedScenario(

@@ -126,7 +126,11 @@ MOMENTS = ("input_mean", "output_mean", "input_sq_mean", "output_sq_mean", "cros
 
 
 class ModelSection(Section):
-    """One served model. ``demand_req_per_s`` null or absent = unknown (its last plan is held), 0 = none (released)."""
+    """One served model. ``demand_req_per_s`` null or absent = unknown (its last plan is held), 0 = none (released).
+
+    Rules, each in every region that serves the model and for each of its phases: ``min_replicas`` instances at least;
+    ``n_plus_one`` and ``max_spot_share`` as in the policy, which counts where they are left out. ``node_configs`` are the
+    only ones it may use, ``exclude_node_configs`` those it may not; a GPU id stands for all its counts."""
 
     model: Name
     config: Name | None = None
@@ -139,6 +143,11 @@ class ModelSection(Section):
     slo: SloSection
     regions: Annotated[list[Name], Field(min_length=1)] | None = None
     min_regions: Annotated[int, Within(1, 1_000)] = 1
+    min_replicas: Annotated[int, Within(1, 100)] = 1
+    n_plus_one: Flag | None = None
+    max_spot_share: Annotated[float, Within(0, 1)] | None = None
+    node_configs: Annotated[list[Name], Field(min_length=1)] | None = None
+    exclude_node_configs: list[Name] = []
     prefix_hit_rate: Annotated[float, Within(0, 0.99)] = 0.0
     weight: Annotated[float, Within(0.001, 1_000)] = 1.0
 
@@ -212,12 +221,20 @@ class PolicySection(Section):
     lost on a new node. ``safety_percentile``: plan with rates that hold in that share of cases, given each rate's error
     (null = with the expected rates). ``measured_only``: use only rates that rest on measurements or fits to them.
     ``launchable_only``: use only templates that stock engines launch. ``fleet_max_age_minutes``: a
-    fleet seen longer ago does not tell what runs. ``guards``: what a plan may not change unasked."""
+    fleet seen longer ago does not tell what runs. ``guards``: what a plan may not change unasked. ``max_spot_share``: at
+    most so much of what a model is served in a region may rest on spot; ``spot_interrupt_per_h``: how often a spot node is
+    taken back where its offer does not say, ``spot_recovery_minutes``: how long its instance is then down (null =
+    init_minutes). ``n_plus_one``: what a region serves of a model is still served without its largest instance, in each
+    phase. ``budget_usd_per_h``: the rent may not exceed it; where demand takes more, what it serves is shared out as in a
+    shortage."""
 
     shortage: Literal["uniform", "priority"] = "uniform"
     headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_words)] = AUTO_HEADROOM
     demand_percentile: Percentile | None = 95.0
     max_spot_share: Annotated[float, Within(0, 1)] = 0.0
+    spot_interrupt_per_h: Annotated[float, Within(0, 60)] = 0.05
+    spot_recovery_minutes: Annotated[float, Within(0, 1_440)] | None = None
+    n_plus_one: Flag = False
     init_minutes: Annotated[float, Within(0, 1_440)] = 6.0
     interval_minutes: Annotated[float, Within(1, 525_600)] = 60.0
     budget_usd_per_h: Annotated[float, Within(0.01, 1_000_000_000)] | None = None
@@ -231,6 +248,12 @@ class PolicySection(Section):
     def init_share(self) -> float:
         """K: the part of an hour's price that a newly added instance pays, initialisation time / interval."""
         return self.init_minutes / self.interval_minutes
+
+    @property
+    def spot_recovery_h(self) -> float:
+        """Hours that an instance is down when a spot node of it is taken back."""
+        minutes = self.init_minutes if self.spot_recovery_minutes is None else self.spot_recovery_minutes
+        return minutes / 60
 
 
 class AvailabilitySection(Section):

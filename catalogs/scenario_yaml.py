@@ -28,8 +28,8 @@ _MOST_VALUES = 20_000
 # What a number key counts in, by the ending of its name.
 _UNITS = {
     "_ms": "milliseconds", "_minutes": "minutes", "_req_per_s": "requests per second", "_usd_per_h": "USD per hour",
-    "_pct": "percent", "_days": "days", "_nodes": "nodes", "at_percentile": "tokens",
-    "percentile": "percent (write 99 for the 99th)", "input": "tokens", "output": "tokens",
+    "_interrupt_per_h": "interruptions per hour", "_pct": "percent", "_days": "days", "_nodes": "nodes",
+    "at_percentile": "tokens", "percentile": "percent (write 99 for the 99th)", "input": "tokens", "output": "tokens",
 }  # fmt: skip
 
 

@@ -147,17 +147,21 @@ class QuotaLimit:
     units: Mapping[str, int]
 
 
-def quota_limits(quotas: Iterable[Quota], best: Mapping[tuple[str, str], Offer], catalog: Catalog) -> list[QuotaLimit]:
-    """Each quota with the units that a node of each configuration takes, by its cheapest machine."""
+def quota_limits(quotas: Iterable[Quota], offers: Iterable[Offer], catalog: Catalog) -> list[QuotaLimit]:
+    """Each quota with the units that a node of each configuration takes: the cheapest machine's of each market, the most of
+    these. Owned machines take none."""
+    cheapest: dict[tuple[str, Market, str], Offer] = {}
+    for offer in offers:
+        if offer.market is not Market.OWNED:
+            cheapest.setdefault((offer.region, offer.market, offer.node_config), offer)
     limits = []
     for quota in quotas:
-        units = {
-            config: taken
-            for (region, config), offer in best.items()
-            if region == quota.region and quota.family in quota_families(offer, catalog)
-            for taken in (units_per_node(offer, quota.unit, catalog),)
-            if taken is not None
-        }
+        units: dict[str, int] = {}
+        for (region, _, config), offer in cheapest.items():
+            if region == quota.region and quota.family in quota_families(offer, catalog):
+                taken = units_per_node(offer, quota.unit, catalog)
+                if taken is not None:
+                    units[config] = max(taken, units.get(config, 0))
         limits.append(QuotaLimit(quota, units))
     return limits
 

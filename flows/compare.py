@@ -185,10 +185,10 @@ def _steps(
                 )
             )
     price |= {(o.region, o.instance_type): o.price_usd_per_h for o in plan.offers}
-    capacity = {
-        (region, offer.instance_type): loaded.capacity(region, config)[0]
-        for (region, config), offer in loaded.best.items()
-    }
+    capacity: dict[tuple[str, str], int] = {}
+    for (region, _, _), offer in loaded.by_market.items():  # the steps do not tell markets apart
+        machine = region, offer.instance_type
+        capacity[machine] = capacity.get(machine, 0) + loaded.nodes_of(offer)[0]
     demands = [
         ModelDemand(d.model, d.planned_req_per_s or 0.0, d.workload_ids, d.regions) for d in loaded.model_demands
     ]

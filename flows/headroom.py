@@ -114,7 +114,7 @@ class SimulatedHeadroom:
             one = self._builders[workload_id].from_row(template, row.template_id, row.region)
             if percentile is not None:  # its rate is lowered: its passes take as much longer
                 one = slower(one, time_ratio(template["rel_error"], percentile))
-            found += copies_of(replace(one, instance_id=f"{row.template_id} {row.region}"), row.instances)
+            found += copies_of(replace(one, instance_id=f"{row.template_id} {row.pool}"), row.instances)
         return found
 
     def _safe_use(

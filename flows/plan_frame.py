@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from catalogs.errors import CoralError
 from catalogs.ids import short_hash
 from catalogs.scenario_schema import PolicySection
-from catalogs.types import Basis, Phase
+from catalogs.types import Basis, Market, Phase
 from flows.candidates import candidates, library_candidates
 from tasks.allocation.headroom import without_templates
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem, workload_candidates
-from tasks.allocation.types import AllocationProblem, ModelDemand, SharedQuota, Shortage, WorkloadCandidates
+from tasks.allocation.types import AllocationProblem, ModelDemand, Pool, SharedQuota, Shortage, WorkloadCandidates
 from warehouse.results import find_result, write_result
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from warehouse.connect import Lake
 
 KIND = "frames"
-_VERSION = 1
+_VERSION = 2
 
 
 def frame_of(
@@ -47,11 +47,19 @@ def frame_of(
         "regions": list(problem.regions),
         "node_configs": list(problem.node_configs),
         "supply": [
-            [region, config, float(problem.price_usd_per_h[r, k]), int(problem.capacity_nodes[r, k]), basis.value]
-            for r, region in enumerate(problem.regions)
+            [
+                pool.name,
+                config,
+                float(problem.price_usd_per_h[p, k]),
+                int(problem.capacity_nodes[p, k]),
+                basis.value,
+                0.0 if problem.outage is None else float(problem.outage[p, k]),
+            ]
+            for p, pool in enumerate(problem.pools)
             for k, config in enumerate(problem.node_configs)
-            if (basis := problem.capacity_basis.get((region, config))) is not None
+            if (basis := problem.capacity_basis.get((pool.name, config))) is not None
         ],
+        "pools": [[pool.region, pool.market.value] for pool in problem.pools],
         "demands": [asdict(demand) for demand in problem.demands],
         "init_share": problem.init_share,
         "running": [[*key, count] for key, count in sorted(problem.running.items())],
@@ -105,12 +113,11 @@ def problem_of_frame(lake: Lake, frame: Mapping[str, Any], **policy: object) -> 
         templates={w.workload_id: candidates(lake, frame["library_id"], w, ids, rules) for w in workloads},
         regions=frame["regions"],
         node_configs=frame["node_configs"],
-        price_usd_per_h={(region, config): price for region, config, price, _, _ in frame["supply"]},
-        capacity={(region, config): Capacity(n, Basis(basis)) for region, config, _, n, basis in frame["supply"]},
-        demands=[
-            ModelDemand(**{**d, "workload_ids": tuple(d["workload_ids"]), "regions": tuple(d["regions"])})
-            for d in frame["demands"]
-        ],
+        pools=[Pool(region, Market(market)) for region, market in frame["pools"]],
+        price_usd_per_h={(pool, config): price for pool, config, price, _, _, _ in frame["supply"]},
+        capacity={(pool, config): Capacity(n, Basis(basis)) for pool, config, _, n, basis, _ in frame["supply"]},
+        outage={(pool, config): lost for pool, config, _, _, _, lost in frame["supply"] if lost > 0},
+        demands=[ModelDemand(**{name: _retupled(value) for name, value in row.items()}) for row in frame["demands"]],
         init_share=frame["init_share"],
         running=running,
         shortage=Shortage(frame["shortage"]),
@@ -139,6 +146,11 @@ def library_of_frame(lake: Lake, frame: Mapping[str, Any], workload_id: str) -> 
         found.counts[keep],
         found.throughput_mtok_per_s[keep],
     )
+
+
+def _retupled(value: Any) -> Any:
+    """JSON has no tuples."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _workloads(frame: Mapping[str, Any]) -> list[WorkloadInput]:

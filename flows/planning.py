@@ -188,6 +188,7 @@ def plan_document(
     from tasks.allocation.plan_checker import PlanFacts, check_plan
     from tasks.allocation.safety import with_safe_rates
     from tasks.allocation.shortfalls import explain_shortfalls
+    from tasks.allocation.types import pool_name
     from warehouse import read
 
     templates = read.templates_by_id(lake, sorted({row.template_id for row in result.instances}))
@@ -198,7 +199,7 @@ def plan_document(
         inputs.problem,
         result,
         templates=templates,
-        offers=dict(loaded.best),
+        offers={(pool_name(r, market), c): offer for (r, market, c), offer in loaded.by_market.items()},
         shortfalls=explain_shortfalls(inputs.problem, result, BASELINE_LIMITS),
         baselines=baselines,
         warnings=(),

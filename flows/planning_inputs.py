@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime, time
 from typing import TYPE_CHECKING, Any
 
@@ -11,11 +11,11 @@ import pyarrow as pa
 
 from catalogs.errors import HeldError
 from catalogs.ids import short_hash
-from catalogs.types import Market
+from catalogs.types import Market, Offer
 from flows.candidates import candidates
 from flows.running import NOTHING_RUNS, Running
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem
-from tasks.allocation.types import AllocationProblem, ModelDemand, SharedQuota, Shortage
+from tasks.allocation.types import AllocationProblem, ModelDemand, Pool, SharedQuota, Shortage, pool_name
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
@@ -72,8 +72,20 @@ def problem_of(
         templates=templates,
         regions=loaded.regions,
         node_configs=sorted(loaded.node_configs),
-        price_usd_per_h={key: offer.price_usd_per_h for key, offer in loaded.best.items()},
-        capacity={key: Capacity(*loaded.capacity(*key)) for key in loaded.best},
+        pools=pools_of(loaded),
+        price_usd_per_h={
+            (pool_name(region, market), config): offer.price_usd_per_h
+            for (region, market, config), offer in loaded.by_market.items()
+        },
+        capacity={
+            (pool_name(region, market), config): Capacity(*loaded.nodes_of(offer))
+            for (region, market, config), offer in loaded.by_market.items()
+        },
+        outage={
+            (pool_name(region, market), config): lost
+            for (region, market, config), offer in loaded.by_market.items()
+            if (lost := loaded.interrupt_per_h(offer) * loaded.scenario.policy.spot_recovery_h) > 0
+        },
         demands=[
             ModelDemand(
                 demand.model,
@@ -82,6 +94,11 @@ def problem_of(
                 demand.regions,
                 demand.min_regions,
                 demand.weight,
+                demand.min_replicas,
+                demand.max_spot_share if any(o.market is Market.SPOT for o in loaded.offers) else 1.0,
+                demand.n_plus_one,
+                demand.node_configs,
+                demand.excluded,
             )
             for demand in loaded.model_demands
         ],
@@ -94,19 +111,28 @@ def problem_of(
 
 
 def shared_quotas(loaded: LoadedScenario) -> tuple[SharedQuota, ...]:
-    """Quotas over several configurations, which no capacity of a single one can express. Owned machines take none."""
+    """Quotas over several configurations or markets, which no single capacity can express. Owned machines take none."""
     rows = []
     for limit in loaded.quota_limits:
         quota = limit.quota
-        bought = {
-            config: units
-            for config, units in limit.units.items()
-            if (offer := loaded.best_offer(quota.region, config)) and offer.market is not Market.OWNED
-        }
+        bought = [
+            config
+            for region, market, config in loaded.by_market
+            if region == quota.region and config in limit.units and market is not Market.OWNED
+        ]
         if len(bought) > 1:
             name = f"{quota.family} {quota.unit} in {quota.region}"
-            rows.append(SharedQuota(name, quota.region, bought, quota.limit))
+            rows.append(SharedQuota(name, quota.region, dict(limit.units), quota.limit))
     return tuple(rows)
+
+
+def pools_of(loaded: LoadedScenario) -> tuple[Pool, ...]:
+    """The markets that sell anything, by region; one for a region where none does."""
+    pools = []
+    for region in loaded.regions:
+        here = {market for where, market, _ in loaded.by_market if where == region} or {Market.ON_DEMAND}
+        pools += [Pool(region, market) for market in Market if market in here]
+    return tuple(pools)
 
 
 def check_demand_known(loaded: LoadedScenario) -> None:
@@ -122,14 +148,21 @@ def check_demand_known(loaded: LoadedScenario) -> None:
 def inputs_hash(problem: AllocationProblem, library_id: str, loaded: LoadedScenario) -> str:
     """Hash of what decides the answer: library, prices, capacity, demand, headroom, what runs, policy."""
     pairs = [
-        (region, config, offer.offer_id, offer.price_usd_per_h, *map(str, loaded.capacity(region, config)))
-        for (region, config), offer in sorted(loaded.best.items())
+        (
+            region,
+            config,
+            offer.offer_id,
+            offer.price_usd_per_h,
+            *map(str, loaded.nodes_of(offer)),
+            offer.interrupt_per_h,
+        )
+        for (region, _, config), offer in sorted(loaded.by_market.items())
     ]
     return short_hash(
         {
             "library_id": library_id,
             "supply": pairs,
-            "demand": [(d.model, d.planned_req_per_s, d.regions, d.min_regions, d.weight) for d in problem.demands],
+            "demand": [asdict(d) for d in problem.demands],
             "headroom": [(c.workload_id, c.headroom, c.tokens_per_request) for c in problem.candidates],
             "quotas": [(q.name, sorted(q.units.items()), q.limit) for q in problem.quotas],
             "running": sorted((*key, count) for key, count in problem.running.items()),
@@ -158,10 +191,10 @@ def reference_inputs(loaded: LoadedScenario, now: datetime) -> Mapping[str, Any]
                 region,
                 config,
                 offer.market,
-                _observed_at(loaded, region, config, now),
-                *loaded.capacity(region, config),
+                _observed_at(loaded, offer, now),
+                *loaded.nodes_of(offer),
             )
-            for (region, config), offer in sorted(loaded.best.items())
+            for (region, _, config), offer in sorted(loaded.by_market.items())
         ),
         "quotas": tuple(limit.quota for limit in loaded.quota_limits),
         "models": tuple(models[name] for name in sorted(models)),
@@ -173,7 +206,7 @@ def reference_inputs(loaded: LoadedScenario, now: datetime) -> Mapping[str, Any]
     }
 
 
-def _observed_at(loaded: LoadedScenario, region: str, config: str, now: datetime) -> str:
+def _observed_at(loaded: LoadedScenario, offer: Offer, now: datetime) -> str:
     """When the feed saw the nodes; what is assumed or follows from a quota is of now."""
-    seen = loaded.supply.feed.get((region, config, loaded.best[region, config].market))
+    seen = loaded.supply.feed.get((offer.region, offer.node_config, offer.market))
     return seen.observed_at if seen is not None and seen.nodes is not None else now.isoformat()

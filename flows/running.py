@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
+from tasks.allocation.types import pool_name
+
 if TYPE_CHECKING:
     from catalogs.lake_feeds import FleetNodes, ObservedFleet
     from catalogs.scenario import LoadedScenario
@@ -27,7 +29,7 @@ class RunningBasis(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """``instances``: per workload id, counts by (region, template id) of the library asked for. ``plan_version``: the version
+    """``instances``: per workload id, counts by (pool name, template id) of the library asked for. ``plan_version``: the version
     they are taken from; ``observed_at``: when the fleet was seen."""
 
     instances: Mapping[str, Mapping[tuple[str, str], int]]
@@ -94,7 +96,7 @@ def _of_plan(lake: Lake, library_id: str, plan: Plan) -> dict[str, dict[tuple[st
     laid = {row.template_id: _laid_by_plan(row) for row in plan.instances}
     counts = Counter[tuple[str, str]]()
     for row in plan.instances:
-        counts[row.region, row.template_id] += row.instances
+        counts[pool_name(row.region, row.market), row.template_id] += row.instances
     is_own = plan.inputs.library_id == library_id
     return _in_library(lake, "" if is_own else library_id, laid, counts)
 
@@ -105,13 +107,13 @@ def _of_fleet(lake: Lake, library_id: str, fleet: ObservedFleet) -> dict[str, di
 
     seen: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for row in fleet.nodes:
-        seen[row.region, row.template_id][row.node_config] += row.nodes
+        seen[pool_name(row.region, row.market), row.template_id][row.node_config] += row.nodes
     found = read.known_templates(lake, sorted({template_id for _, template_id in seen} - {""})).to_pylist()
     needs = {row["template_id"]: {n["node_config"]: n["nodes"] for n in row["nodes"]} for row in found}
     counts = Counter(
         {
-            (region, name): min(nodes[config] // need for config, need in needs[name].items())
-            for (region, name), nodes in seen.items()
+            (pool, name): min(nodes[config] // need for config, need in needs[name].items())
+            for (pool, name), nodes in seen.items()
             if name in needs
         }
     )
@@ -124,9 +126,9 @@ def _in_library(
     """Counts per workload with the library's template ids; ``library_id`` '' = they are its own."""
     same = _same_layouts(lake, library_id, laid) if library_id else {}
     running: dict[str, dict[tuple[str, str], int]] = defaultdict(lambda: defaultdict(int))
-    for (region, template_id), count in counts.items():
+    for (pool, template_id), count in counts.items():
         if count:
-            running[laid[template_id].workload_id][region, same.get(template_id, template_id)] += count
+            running[laid[template_id].workload_id][pool, same.get(template_id, template_id)] += count
     return running
 
 

@@ -164,10 +164,10 @@ def _drift(loaded: LoadedScenario, plan: Plan) -> list[str]:
         and abs(demand.planned_req_per_s - planned.get(demand.model, 0.0)) > _SAME * demand.planned_req_per_s
     ]
     for row in plan.offers:
-        offer = loaded.best_offer(row.region, row.node_config)
+        offer = loaded.by_market.get((row.region, row.market, row.node_config))
         if offer is None or offer.price_usd_per_h != row.price_usd_per_h:
             moved.append(f"price of {row.node_config} in {row.region}")
-        elif loaded.capacity(row.region, row.node_config)[0] != row.availability_nodes:
+        elif loaded.nodes_of(offer)[0] != row.availability_nodes:
             moved.append(f"supply of {row.node_config} in {row.region}")
     if not moved:
         return []

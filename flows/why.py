@@ -15,7 +15,7 @@ from catalogs.ids import combination_id, short_hash
 from flows.plan_frame import library_of_frame, problem_of_frame, read_frame
 from flows.runner import code_hash
 from tasks.allocation.plan import Plan
-from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, SolveStatus
+from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, SolveStatus, pool_name
 from tasks.allocation.why import Library, Rule, explain
 from tasks.allocation.why_types import Range, Why
 from tasks.allocation.without import as_served
@@ -52,10 +52,11 @@ def result_of(problem: AllocationProblem, plan: Plan) -> AllocationResult:
                 f"template {row.template_id} of version {plan.plan_version} is not in its library any more",
                 remedy=f"run `coral plan --scenario {plan.scenario_id}`",
             )
-        price = problem.price_usd_per_h[problem.regions.index(row.region)]
+        price = problem.price_usd_per_h[problem.pool_index(row.region, row.market)]
         one = math.fsum(float(price[k]) * int(n) for k, n in enumerate(nodes) if n)
-        new = max(row.instances - problem.running.get((row.region, row.template_id), 0), 0)
-        rows.append(Instance(row.region, row.template_id, row.workload_id, row.instances, new, row.instances * one))
+        new = max(row.instances - problem.running.get((pool_name(row.region, row.market), row.template_id), 0), 0)
+        cost = row.instances * one
+        rows.append(Instance(row.region, row.template_id, row.workload_id, row.instances, new, cost, row.market))
     rent = math.fsum(row.cost_usd_per_h for row in rows)
     init = problem.init_share * math.fsum(row.cost_usd_per_h * row.new_instances / row.instances for row in rows)
     is_same = math.isclose(rent + init, plan.cost_usd_per_h + plan.init_usd, rel_tol=1e-6, abs_tol=1e-9)

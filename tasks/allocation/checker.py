@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from tasks.allocation.types import AllocationProblem, AllocationResult, ModelDemand, SolveStatus
+from catalogs.types import Market
+from tasks.allocation.types import AllocationProblem, AllocationResult, ModelDemand, SharedQuota, SolveStatus
 
 # Relative: what sums of a few hundred floats can differ by, and less than any rate or price is known to.
 TOLERANCE = 1e-6
@@ -28,6 +29,7 @@ class DecisionRow:
     instances: int
     new_instances: int
     cost_usd_per_h: float
+    market: Market = Market.ON_DEMAND
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ class _Template:
 def check_result(problem: AllocationProblem, result: AllocationResult) -> list[str]:
     """Faults of a solver's answer, as sentences; empty if it holds."""
     rows = [
-        DecisionRow(r.region, r.template_id, r.workload_id, r.instances, r.new_instances, r.cost_usd_per_h)
+        DecisionRow(r.region, r.template_id, r.workload_id, r.instances, r.new_instances, r.cost_usd_per_h, r.market)
         for r in result.instances
     ]
     totals = Totals(
@@ -122,36 +124,73 @@ def row_faults(
 ) -> list[str]:
     """Faults of single rows: names, whole counts, allowed regions, new instances, prices, repeats."""
     faults = []
-    allowed = {workload_id: set(d.regions) for d in problem.demands for workload_id in d.workload_ids}
+    demand_of = {workload_id: d for d in problem.demands for workload_id in d.workload_ids}
+    pools = {(pool.region, pool.market) for pool in problem.pools}
     for row in rows:
-        name = f"{row.template_id} in {row.region}"
+        name, demand = _name(row), demand_of.get(row.workload_id)
         if row.region not in problem.regions:
             faults.append(f"{name}: unknown region")
+        elif (row.region, row.market) not in pools:
+            faults.append(f"{name}: nothing is sold as {row.market} there")
         elif (row.workload_id, row.template_id) not in templates:
             faults.append(f"{name}: no such template of workload {row.workload_id}")
-        elif row.region not in allowed.get(row.workload_id, set()):
+        elif demand is None or row.region not in demand.regions:
             faults.append(f"{name}: region not allowed for workload {row.workload_id}")
-        elif (row.region, row.template_id) in problem.forbidden:
+        elif row.market is Market.SPOT and demand.max_spot_share == 0:
+            faults.append(f"{name}: {demand.model} may not use spot")
+        elif wrong := _wrong_configs(demand, templates[row.workload_id, row.template_id]):
+            faults.append(f"{name}: {demand.model} may not use {', '.join(wrong)}")
+        elif _key(row) in problem.forbidden:
             faults.append(f"{name}: the template may not be used there")
         elif not _is_whole(row.instances) or row.instances < 1:
             faults.append(f"{name}: {row.instances} instances is not a whole number above 0")
         else:
             faults.extend(_amount_faults(problem, row, templates[row.workload_id, row.template_id], name))
-    for (region, template_id, workload_id), times in Counter(
-        (r.region, r.template_id, r.workload_id) for r in rows
-    ).items():
+    for (name, workload_id), times in Counter((_name(r), r.workload_id) for r in rows).items():
         if times > 1:
-            faults.append(f"{template_id} of {workload_id} in {region}: {times} rows")
+            faults.append(f"{name}, of {workload_id}: {times} rows")
     return faults
+
+
+def _name(row: DecisionRow) -> str:
+    market = "" if row.market is Market.ON_DEMAND else f" ({row.market})"
+    return f"{row.template_id} in {row.region}{market}"
+
+
+def place(region: str, market: Market) -> str:
+    """How the problem's tables call a market in a region."""
+    return region if market is Market.ON_DEMAND else f"{region} {market.value}"
+
+
+def _key(row: DecisionRow) -> tuple[str, str]:
+    return place(row.region, row.market), row.template_id
+
+
+def pool_of(problem: AllocationProblem, region: str, market: Market) -> int | None:
+    """The row of the problem's tables that a market in a region has; None where it has none."""
+    found = [p for p, pool in enumerate(problem.pools) if (pool.region, pool.market) == (region, market)]
+    return found[0] if found else None
+
+
+def _pool(problem: AllocationProblem, row: DecisionRow) -> int:
+    found = pool_of(problem, row.region, row.market)
+    assert found is not None, "rows are checked first"
+    return found
+
+
+def _wrong_configs(demand: ModelDemand, template: _Template) -> list[str]:
+    """Configurations of the template that the model may not use."""
+    pinned = demand.node_configs
+    return sorted(c for c in template.nodes if c in demand.excluded or (pinned is not None and c not in pinned))
 
 
 def _amount_faults(problem: AllocationProblem, row: DecisionRow, template: _Template, name: str) -> list[str]:
     faults = []
-    running = problem.running.get((row.region, row.template_id), 0)
+    running = problem.running.get(_key(row), 0)
     new = max(row.instances - running, 0)
     if not _is_whole(row.new_instances) or row.new_instances != new:
         faults.append(f"{name}: {row.new_instances} new instances, {running} run of {row.instances}")
-    price = _price(problem, row.region, template)
+    price = _price(problem, row, template)
     if math.isnan(price):
         faults.append(f"{name}: the region does not sell all of its nodes")
     elif not close(row.cost_usd_per_h, row.instances * price):
@@ -159,21 +198,22 @@ def _amount_faults(problem: AllocationProblem, row: DecisionRow, template: _Temp
     return faults
 
 
-def _price(problem: AllocationProblem, region: str, template: _Template) -> float:
+def _price(problem: AllocationProblem, row: DecisionRow, template: _Template) -> float:
     """USD/h of one instance; NaN where a node is not sold."""
-    row = problem.price_usd_per_h[problem.regions.index(region)]
-    return math.fsum(count * float(row[problem.node_configs.index(c)]) for c, count in template.nodes.items())
+    prices = problem.price_usd_per_h[_pool(problem, row)]
+    return math.fsum(count * float(prices[problem.node_configs.index(c)]) for c, count in template.nodes.items())
 
 
 def capacity_faults(
     problem: AllocationProblem, rows: Iterable[DecisionRow], templates: dict[tuple[str, str], _Template]
 ) -> list[str]:
-    """Regions whose nodes of a configuration are used beyond capacity."""
+    """Pools whose nodes of a configuration are used beyond capacity."""
     faults = []
-    for (region, config), used in sorted(nodes_used(rows, templates).items()):
-        have = int(problem.capacity_nodes[problem.regions.index(region), problem.node_configs.index(config)])
+    names = [place(pool.region, pool.market) for pool in problem.pools]
+    for (pool_name, config), used in sorted(nodes_used(rows, templates).items()):
+        have = int(problem.capacity_nodes[names.index(pool_name), problem.node_configs.index(config)])
         if used > have:
-            faults.append(f"{used} nodes {config} in {region}, {have} can be had")
+            faults.append(f"{used} nodes {config} in {pool_name}, {have} can be had")
     return faults
 
 
@@ -184,30 +224,64 @@ def quota_faults(
     used = nodes_used(rows, templates)
     faults = []
     for quota in problem.quotas:
-        taken = sum(units * used.get((quota.region, config), 0) for config, units in quota.units.items())
+        taken = quota_taken(quota, used)
         if taken > quota.limit:
             faults.append(f"quota {quota.name}: {taken} used, {quota.limit} allowed")
     return faults
 
 
 def nodes_used(rows: Iterable[DecisionRow], templates: dict[tuple[str, str], _Template]) -> dict[tuple[str, str], int]:
-    """Nodes used by (region, configuration)."""
+    """Nodes used by (pool name, configuration)."""
     used: dict[tuple[str, str], int] = defaultdict(int)
     for row in rows:
         for config, count in templates[row.workload_id, row.template_id].nodes.items():
-            used[row.region, config] += row.instances * count
+            used[place(row.region, row.market), config] += row.instances * count
     return used
 
 
+def quota_taken(quota: SharedQuota, used: Mapping[tuple[str, str], int]) -> int:
+    """Units of a quota that rented nodes take, on demand and spot alike."""
+    places = (place(quota.region, Market.ON_DEMAND), place(quota.region, Market.SPOT))
+    return sum(units * used.get((where, config), 0) for config, units in quota.units.items() for where in places)
+
+
 def served_req_per_s(
-    demand: ModelDemand, rows: Iterable[DecisionRow], templates: dict[tuple[str, str], _Template]
+    problem: AllocationProblem,
+    demand: ModelDemand,
+    rows: Iterable[DecisionRow],
+    templates: dict[tuple[str, str], _Template],
 ) -> tuple[float, int]:
-    """What the rows serve of a model: req/s, its phases together in each region; and in how many regions."""
-    rate: dict[tuple[str, str], float] = defaultdict(float)
+    """What the rows serve of a model by its rules: req/s, its phases together in each region; and in how many regions."""
+    here: dict[tuple[str, str], list[tuple[DecisionRow, float]]] = defaultdict(list)
     for row in rows:
-        rate[row.region, row.workload_id] += row.instances * templates[row.workload_id, row.template_id].req_per_s
-    per_region = [min(rate[region, w] for w in demand.workload_ids) for region in demand.regions]
+        here[row.region, row.workload_id].append((row, delivered(problem, row, templates)))
+    per_region = [min(_counted(demand, here[region, w]) for w in demand.workload_ids) for region in demand.regions]
     return math.fsum(per_region), sum(q > 0 for q in per_region)
+
+
+def _counted(demand: ModelDemand, rows: list[tuple[DecisionRow, float]]) -> float:
+    """What a phase in a region counts as serving, given its rows and the req/s of one instance of each."""
+    if sum(row.instances for row, _ in rows) < max(1, demand.min_replicas):
+        return 0.0
+    total = math.fsum(row.instances * each for row, each in rows)
+    counted = total
+    if demand.survives_loss:
+        largest = max(each for _, each in rows)
+        counted = 0.0 if close(total, largest, largest) else total - largest
+    if demand.max_spot_share < 1:
+        firm = math.fsum(row.instances * each for row, each in rows if row.market is not Market.SPOT)
+        counted = min(counted, firm / (1 - demand.max_spot_share))
+    return counted
+
+
+def delivered(problem: AllocationProblem, row: DecisionRow, templates: dict[tuple[str, str], _Template]) -> float:
+    """Planned req/s of one instance, less the time it is down for interruptions: any node's stops it."""
+    template = templates[row.workload_id, row.template_id]
+    if problem.outage is None:
+        return template.req_per_s
+    down = problem.outage[_pool(problem, row)]
+    lost = math.fsum(n * float(down[problem.node_configs.index(c)]) for c, n in template.nodes.items())
+    return template.req_per_s / (1 + lost)
 
 
 def demand_faults(
@@ -225,7 +299,7 @@ def demand_faults(
             if own:
                 faults.append(f"{demand.model} has no demand but {sum(r.instances for r in own)} instances")
             continue
-        served, regions = served_req_per_s(demand, own, templates)
+        served, regions = served_req_per_s(problem, demand, own, templates)
         shares.append(min(served / demand.planned_req_per_s, 1.0))
         want = totals.theta if short else 1.0
         if shares[-1] < want - TOLERANCE:
@@ -248,7 +322,7 @@ def _regions_missing(
 ) -> bool:
     for demand in problem.demands:
         own = [row for row in rows if row.workload_id in demand.workload_ids]
-        if demand.planned_req_per_s > 0 and served_req_per_s(demand, own, templates)[1] < demand.min_regions:
+        if demand.planned_req_per_s > 0 and served_req_per_s(problem, demand, own, templates)[1] < demand.min_regions:
             return True
     return False
 

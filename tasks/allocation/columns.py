@@ -1,10 +1,11 @@
-"""The columns of the online problem: one per (workload, region, template) that could be bought and may be used there.
+"""The columns of the online problem: one per (workload, pool, template) that could be bought and may be used there.
 
-Dropping a column is lossless in three cases only, and only those are used: the region does not sell one of its nodes;
-its nodes exceed the region's capacity, so not even one instance fits; another template of the workload needs no more
+Dropping a column is lossless in three cases only, and only those are used: the pool does not sell one of its nodes;
+its nodes exceed the pool's capacity, so not even one instance fits; another template of the workload needs no more
 nodes of any configuration and serves at least as much. The last holds because cost, start-up charge, capacity and
-budget all grow with node counts and service rows are sums of rates. A template that runs in the region is never dropped
-for being dominated: it is cheaper than its twin by the start-up charge.
+budget all grow with node counts, service rows are sums of rates, and a phase without its largest instance serves no less
+when that is replaced by a larger one (N+1). A template that runs in the pool is never dropped for being dominated: it is
+cheaper than its twin by the start-up charge.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.allocation.column_kernels import price_and_fit, undominated
-from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
+from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates, delivered_share
 
 # Comparing every pair is quadratic; larger sets come out of the template frontier already.
 _DOMINANCE_LIMIT = 6000
@@ -25,15 +26,17 @@ RATE_TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns in canonical order (workload id, region, template id), so that input order never changes the answer.
+    """Columns in canonical order (workload id, region, pool, template id), so that input order never changes the answer.
 
-    ``workload`` indexes ``problem.candidates``, ``template`` its rows, ``region`` ``problem.regions``. ``share`` is the
-    planned share of the model's demand that one instance serves, cut at 1: more than all is no use. ``rate_req_per_s``
-    is uncut. ``max_instances``: what capacity admits, and no more than serve the whole demand alone.
+    ``workload`` indexes ``problem.candidates``, ``template`` its rows, ``region`` ``problem.regions``, ``pool``
+    ``problem.pools``. ``share`` is the planned share of the model's demand that one instance serves, cut at 1: more than
+    all is no use. ``rate_req_per_s`` is uncut; both are less what interruptions take. ``max_instances``: what capacity
+    admits, and no more than serve the whole demand alone, with those that the model's rules ask for besides.
     """
 
     workload: NDArray[np.int32]
     region: NDArray[np.int32]
+    pool: NDArray[np.int32]
     template: NDArray[np.int32]
     counts: NDArray[np.int16]
     price_usd_per_h: NDArray[np.float64]
@@ -44,6 +47,11 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.workload)
+
+    def is_firm(self, problem: AllocationProblem) -> NDArray[np.bool_]:
+        """Which columns are on nodes that are not taken back."""
+        firm = np.array([pool.is_firm for pool in problem.pools], dtype=np.bool_)
+        return np.asarray(firm[self.pool], dtype=np.bool_)
 
     def select(self, rows: NDArray[np.intp]) -> Columns:
         """The columns at ``rows``, in that order."""
@@ -76,15 +84,27 @@ def make_columns(problem: AllocationProblem, *, prune: bool = True) -> Columns:
 
 
 def _servable(problem: AllocationProblem, columns: Columns) -> NDArray[np.intp]:
-    """Rows in regions where every phase of the model has a column: elsewhere an instance would serve nobody."""
-    present = np.zeros((len(problem.candidates), len(problem.regions)), dtype=np.bool_)
-    present[columns.workload, columns.region] = True
+    """Rows in regions where every phase of the model has a column (a firm one where spot may not serve all): elsewhere an
+    instance would serve nobody."""
+    present = np.zeros((2, len(problem.candidates), len(problem.regions)), dtype=np.bool_)
+    present[0, columns.workload, columns.region] = True
+    firm = columns.is_firm(problem)
+    present[1, columns.workload[firm], columns.region[firm]] = True
     ids = {candidates.workload_id: w for w, candidates in enumerate(problem.candidates)}
-    whole = np.zeros_like(present)
+    whole = np.zeros(present.shape[1:], dtype=np.bool_)
     for demand in problem.demands:
         phases = [ids[workload_id] for workload_id in demand.workload_ids]
-        whole[phases] = present[phases].all(axis=0)
+        whole[phases] = present[int(demand.max_spot_share < 1)][phases].all(axis=0)
     return np.flatnonzero(whole[columns.workload, columns.region])
+
+
+def usable(problem: AllocationProblem, candidates: WorkloadCandidates, demand: ModelDemand) -> NDArray[np.bool_]:
+    """Templates whose nodes are all of configurations that the model may use."""
+    banned = [
+        config in demand.excluded or (demand.node_configs is not None and config not in demand.node_configs)
+        for config in problem.node_configs
+    ]
+    return np.asarray(~(candidates.counts[:, np.array(banned, dtype=np.bool_)] > 0).any(axis=1))
 
 
 def _workload_columns(
@@ -92,53 +112,76 @@ def _workload_columns(
 ) -> list[Columns]:
     ids = np.array(candidates.template_ids, dtype=np.str_)
     order = np.argsort(ids, kind="stable").astype(np.intp)
-    rate = planned_req_per_s(candidates)
-    order = order[candidates.throughput_mtok_per_s[order] > 0]
-    share = np.minimum(rate[order] / demand.planned_req_per_s, 1.0)
+    usable_rows = usable(problem, candidates, demand) & (candidates.throughput_mtok_per_s > 0)
+    order = order[usable_rows[order]]
+    rate = planned_req_per_s(candidates)[order]
     counts = candidates.counts[order]
 
-    def kept(allowed: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    def kept(allowed: NDArray[np.bool_], share: NDArray[np.float64]) -> NDArray[np.bool_]:
         if not prune or len(order) > _DOMINANCE_LIMIT:
             return allowed
         mask = allowed.copy()
         mask[allowed] = undominated(counts[allowed], share[allowed])
         return mask
 
-    everywhere = kept(np.ones(len(order), dtype=np.bool_))
+    everything = np.ones(len(order), dtype=np.bool_)
+    everywhere = kept(everything, np.minimum(rate / demand.planned_req_per_s, 1.0))
     here = {template_id for _, template_id in problem.running}
     row_of = {candidates.template_ids[i]: at for at, i in enumerate(order) if candidates.template_ids[i] in here}
     parts = []
     for region in sorted(demand.regions):
-        r = problem.regions.index(region)
-        banned = np.array([t for where, t in problem.forbidden if where == region], dtype=np.str_)
-        allowed = ~np.isin(ids[order], banned)
-        # What a forbidden template beats may be used in its place.
-        keep = everywhere if allowed.all() else kept(allowed)
-        running = np.zeros(len(order), dtype=np.int64)
-        for (running_region, template_id), count in problem.running.items():
-            if running_region == region and template_id in row_of:
-                running[row_of[template_id]] = count
-        price, fits = price_and_fit(counts, problem.price_usd_per_h[r], problem.capacity_nodes[r])
-        rows = np.flatnonzero((keep | (allowed & (running > 0))) & ~np.isnan(price) & (fits > 0))
-        enough = np.ceil((1.0 - RATE_TOLERANCE) / share[rows]).astype(np.int64)
-        parts.append(
-            Columns(
-                workload=np.full(len(rows), w, dtype=np.int32),
-                region=np.full(len(rows), r, dtype=np.int32),
-                template=order[rows].astype(np.int32),
-                counts=counts[rows],
-                price_usd_per_h=price[rows],
-                rate_req_per_s=rate[order][rows],
-                share=share[rows],
-                max_instances=np.minimum(fits[rows], np.maximum(enough, 1)),
-                running=running[rows],
+        for p in problem.pools_in(region):
+            pool, outage = problem.pools[p], None if problem.outage is None else problem.outage[p]
+            if not pool.is_firm and demand.max_spot_share == 0:
+                continue
+            lasting = rate * delivered_share(counts, outage) if outage is not None and outage.any() else rate
+            share = np.minimum(lasting / demand.planned_req_per_s, 1.0)
+            banned = np.array([t for where, t in problem.forbidden if where == pool.name], dtype=np.str_)
+            allowed = ~np.isin(ids[order], banned)
+            # What a forbidden template beats may be used in its place; what outages make of rates changes which beats which.
+            keep = everywhere if allowed.all() and lasting is rate else kept(allowed, share)
+            running = np.zeros(len(order), dtype=np.int64)
+            for (where, template_id), count in problem.running.items():
+                if where == pool.name and template_id in row_of:
+                    running[row_of[template_id]] = count
+            price, fits = price_and_fit(counts, problem.price_usd_per_h[p], problem.capacity_nodes[p])
+            rows = np.flatnonzero((keep | (allowed & (running > 0))) & ~np.isnan(price) & (fits > 0))
+            parts.append(
+                Columns(
+                    workload=np.full(len(rows), w, dtype=np.int32),
+                    region=np.full(len(rows), problem.regions.index(region), dtype=np.int32),
+                    pool=np.full(len(rows), p, dtype=np.int32),
+                    template=order[rows].astype(np.int32),
+                    counts=counts[rows],
+                    price_usd_per_h=price[rows],
+                    rate_req_per_s=lasting[rows],
+                    share=share[rows],
+                    max_instances=np.minimum(fits[rows], _most_useful(demand, share[rows])),
+                    running=running[rows],
+                )
             )
-        )
     return parts
+
+
+def _most_useful(demand: ModelDemand, share: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Instances of which one more is no use: they serve the whole demand, one of them lost where that must not matter."""
+    enough = np.maximum(np.ceil((1.0 - RATE_TOLERANCE) / share), 1).astype(np.int64)
+    return np.maximum(enough + int(demand.survives_loss), demand.min_replicas)
 
 
 def _no_columns(n_configs: int) -> Columns:
     empty_int, empty_float = np.zeros(0, dtype=np.int32), np.zeros(0, dtype=np.float64)
     counts = np.zeros((0, n_configs), dtype=np.int16)
     long = np.zeros(0, dtype=np.int64)
-    return Columns(empty_int, empty_int, empty_int, counts, empty_float, empty_float, empty_float, long, long)
+    return Columns(
+        workload=empty_int,
+        region=empty_int,
+        pool=empty_int,
+        template=empty_int,
+        counts=counts,
+        price_usd_per_h=empty_float,
+        rate_req_per_s=empty_float,
+        share=empty_float,
+        max_instances=long,
+        running=long,
+    )

@@ -54,25 +54,28 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
     """Build the ILP of the paper's section on online allocation, with co-location, minimum regions and budget.
 
     Notation
-        sets        r regions, c node configurations, m models, w workloads (phases) of m, i columns: a template of a
-                    workload in a region; R_m the regions m may use
-        constants   U_ic nodes, p_i USD/h, a_i share of m's demand one instance serves (headroom x rate / demand, at
-                    most 1), A_rc capacity, n'_i running, K start-up hours charged, k_m least regions, B budget,
-                    v_m weight
-        variables   n_i instances, whole, 0..most that fit; I_i >= 0 start-up charge (running columns only);
-                    q_mr in [0, 1] share of m served from r; b_mr m has an instance of each phase in r (binary);
-                    d_m regions missing of k_m (whole, 0 unless in shortage); theta in [0, 1] common share;
-                    s_m in [0, 1] share of m missing
+        sets        r regions, k pools (region, market), c node configurations, m models, w workloads (phases) of m,
+                    i columns: a template of a workload in a pool; F columns in firm pools; R_m the regions m may use
+        constants   U_ic nodes, p_i USD/h, a_i share of m's demand one instance serves (headroom x rate less outages /
+                    demand, at most 1), A_kc capacity, n'_i running, K start-up hours charged, k_m least regions, l_m
+                    least replicas, h_m most share on spot, B budget, v_m weight, M_i most instances of use
+        variables   n_i instances, whole, 0..M_i; I_i >= 0 start-up charge (running columns only); q_mr in [0, 1] share
+                    of m served from r; b_mr m is in r at all (binary); d_m regions missing of k_m (whole, 0 unless in
+                    shortage); theta in [0, 1] common share; s_m in [0, 1] share of m missing; z_i column used (binary);
+                    L_wr >= 0 share of m that the largest instance of w in r serves (N+1; else 0)
         objective   cost      min  sum_i p_i n_i + I_i, where I_i = K p_i n_i for columns that do not run
                     theta     min  -theta + sum_m d_m           (a missing region outweighs any share)
                     shortage  min  sum_m v_m (s_m + d_m / k_m)  (a missing region counts as that share missing)
-        constraints capacity   sum_i in r U_ic n_i <= A_rc
-                    phase      sum_i in w,r a_i n_i >= q_mr     for every phase w of m: prefill and decode together
+        constraints capacity   sum_i in k U_ic n_i <= A_kc
+                    phase      sum_i in w,r a_i n_i - L_wr >= q_mr   for every phase w of m: prefill and decode together
+                    firm       sum_i in w,r,F a_i n_i >= (1 - h_m) q_mr
+                    loss       L_wr >= a_i z_i,  n_i <= M_i z_i      for i in w,r where m survives a loss
+                    replicas   q_mr <= b_mr,  sum_i in w,r n_i >= l_m b_mr
                     demand     sum_r q_mr >= share | theta | 1 - s_m
                     start-up   I_i >= (n_i - n'_i) K p_i        removing is free
                     regions    sum_r b_mr + d_m >= k_m,  sum_i in w,r n_i >= b_mr
                     budget     sum_i p_i n_i <= B               rent only
-                    quota      sum_i in r (sum_c u_qc U_ic) n_i <= Q_q   u_qc units of quota q a node of c takes
+                    quota      sum_i (sum_c u_qkc U_ic) n_i <= Q_q   u_qkc units of quota q a node of c in pool k takes
 
     Rows are scaled to shares of demand, so coefficients stay within a few orders of magnitude.
     """
@@ -103,7 +106,7 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
     for i, key in enumerate(zip(columns.workload.tolist(), columns.region.tolist(), strict=True)):
         by_service[key].append(i)
     for m, demand in enumerate(active_demands(problem)):
-        shares = _co_location(model, problem, columns, n, m, demand, by_service)
+        shares, present = _co_location(model, problem, columns, n, m, demand, by_service)
         left = pulp.LpAffineExpression([(q, 1.0) for q in shares])
         if theta is not None:
             model += left - theta >= 0, f"demand{m}"
@@ -114,7 +117,7 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
         else:
             model += left >= target.share, f"demand{m}"
         if demand.min_regions > 1:
-            slack = _min_regions(model, problem, n, m, demand, by_service, soft=soft_regions)
+            slack = _min_regions(model, m, demand, present, soft=soft_regions)
             if slack is not None:
                 missing.append((slack, demand))
                 shortage_terms.append((slack, demand.weight / demand.min_regions))
@@ -145,19 +148,19 @@ def _start_up(
 
 
 def _capacity(model: pulp.LpProblem, problem: AllocationProblem, columns: Columns, n: list[pulp.LpVariable]) -> None:
-    for r in range(len(problem.regions)):
-        here = np.flatnonzero(columns.region == r)
+    for p in range(len(problem.pools)):
+        here = np.flatnonzero(columns.pool == p)
         for k in range(len(problem.node_configs)):
             using = here[columns.counts[here, k] > 0]
             if len(using):
                 used = pulp.LpAffineExpression([(n[i], int(columns.counts[i, k])) for i in using])
-                model += used <= int(problem.capacity_nodes[r, k]), f"capacity_{r}_{k}"
+                model += used <= int(problem.capacity_nodes[p, k]), f"capacity_{p}_{k}"
 
 
 def _quotas(model: pulp.LpProblem, problem: AllocationProblem, columns: Columns, n: list[pulp.LpVariable]) -> None:
     for q, quota in enumerate(problem.quotas):
-        units = np.array([quota.units.get(config, 0) for config in problem.node_configs], dtype=np.int64)
-        taken = np.where(columns.region == problem.regions.index(quota.region), columns.counts @ units, 0)
+        units = problem.quota_units(quota)
+        taken = (columns.counts.astype(np.int64) * units[columns.pool]).sum(axis=1)
         if taken.any():
             terms = [(n[i], int(taken[i])) for i in np.flatnonzero(taken)]
             model += pulp.LpAffineExpression(terms) <= quota.limit, f"quota_{q}"
@@ -171,43 +174,61 @@ def _co_location(
     m: int,
     demand: ModelDemand,
     by_service: dict[tuple[int, int], list[int]],
-) -> list[pulp.LpVariable]:
-    """The shares q_mr of a model, each held down by every phase of the model in that region."""
+) -> tuple[list[pulp.LpVariable], list[pulp.LpVariable]]:
+    """The shares q_mr of a model, each held down by every phase of the model in that region and by the model's rules there,
+    and the b_mr, where its rules need them."""
     workloads = _workload_rows(problem, demand)
-    shares = []
+    is_firm = columns.is_firm(problem)
+    shares, present = [], []
     for region in sorted(demand.regions):
         r = problem.regions.index(region)
         if not all(by_service.get((w, r)) for w in workloads):
             continue
         q = pulp.LpVariable(f"q{m}_{r}", 0, 1)
         shares.append(q)
+        b = None
+        if demand.min_replicas > 1 or demand.min_regions > 1:
+            b = pulp.LpVariable(f"b{m}_{r}", 0, 1, cat=pulp.LpInteger)
+            present.append(b)
+            if demand.min_replicas > 1:
+                model += b - q >= 0, f"replicas_{m}_{r}"
         for w in workloads:
-            supply = pulp.LpAffineExpression([(n[i], float(columns.share[i])) for i in by_service[w, r]])
-            model += supply - q >= 0, f"phase_{m}_{r}_{w}"
-    return shares
+            name, mine = f"{m}_{r}_{w}", by_service[w, r]
+            firm = [i for i in mine if is_firm[i]]
+            terms = [(n[i], float(columns.share[i])) for i in mine]
+            if demand.survives_loss:
+                terms.append((_largest(model, columns, n, mine, name), -1.0))
+            model += pulp.LpAffineExpression(terms) - q >= 0, f"phase_{name}"
+            if demand.max_spot_share < 1:
+                supply = pulp.LpAffineExpression([(n[i], float(columns.share[i])) for i in firm])
+                model += supply - (1 - demand.max_spot_share) * q >= 0, f"firm_{name}"
+            if b is not None:
+                least = max(demand.min_replicas, 1 + int(demand.survives_loss))
+                model += pulp.LpAffineExpression([(n[i], 1) for i in mine]) - least * b >= 0, f"present_{name}"
+                if demand.max_spot_share < 1:
+                    model += pulp.LpAffineExpression([(n[i], 1) for i in firm]) - b >= 0, f"present_firm_{name}"
+    return shares, present
+
+
+def _largest(
+    model: pulp.LpProblem, columns: Columns, n: list[pulp.LpVariable], mine: list[int], name: str
+) -> pulp.LpVariable:
+    """The share L_wr that the largest instance among the columns ``mine`` serves, with its rows."""
+    largest = pulp.LpVariable(f"L{name}", 0)
+    for i in mine:
+        most = int(columns.max_instances[i])
+        is_used = n[i]
+        if most > 1:
+            is_used = pulp.LpVariable(f"z{i}", 0, 1, cat=pulp.LpInteger)
+            model += n[i] - most * is_used <= 0, f"used{i}"
+        model += largest - float(columns.share[i]) * is_used >= 0, f"loss{i}"
+    return largest
 
 
 def _min_regions(
-    model: pulp.LpProblem,
-    problem: AllocationProblem,
-    n: list[pulp.LpVariable],
-    m: int,
-    demand: ModelDemand,
-    by_service: dict[tuple[int, int], list[int]],
-    *,
-    soft: bool,
+    model: pulp.LpProblem, m: int, demand: ModelDemand, present: list[pulp.LpVariable], *, soft: bool
 ) -> pulp.LpVariable | None:
-    """Rows that count regions holding an instance of every phase; returns the slack d_m where it may be missed."""
-    workloads = _workload_rows(problem, demand)
-    present = []
-    for region in sorted(demand.regions):
-        r = problem.regions.index(region)
-        if not all(by_service.get((w, r)) for w in workloads):
-            continue
-        b = pulp.LpVariable(f"b{m}_{r}", 0, 1, cat=pulp.LpInteger)
-        present.append(b)
-        for w in workloads:
-            model += pulp.lpSum(n[i] for i in by_service[w, r]) - b >= 0, f"present_{m}_{r}_{w}"
+    """The row that counts regions in which the model is; returns the slack d_m where some may be missing."""
     slack = pulp.LpVariable(f"d{m}", 0, demand.min_regions, cat=pulp.LpInteger) if soft else None
     total = pulp.LpAffineExpression([(b, 1) for b in present])
     model += (total + slack if slack is not None else total) >= demand.min_regions, f"regions{m}"

@@ -14,23 +14,44 @@ from tasks.allocation.types import AllocationProblem, AllocationResult, Instance
 OPTIMAL_GAP = 1e-6
 
 
-def _rates(
+def served_by_region(
     problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64], demand: ModelDemand
 ) -> NDArray[np.float64]:
-    """Planned req/s per phase and region, [phases, regions]."""
+    """Planned req/s that each region serves of a model by its rules (see :class:`ModelDemand`), [regions]."""
     ids = [candidates.workload_id for candidates in problem.candidates]
-    rates = np.zeros((len(demand.workload_ids), len(problem.regions)))
-    for row, workload_id in enumerate(demand.workload_ids):
-        mine = columns.workload == ids.index(workload_id)
-        np.add.at(rates[row], columns.region[mine], columns.rate_req_per_s[mine] * counts[mine])
-    return rates
+    is_firm = columns.is_firm(problem)
+    least = np.full(len(problem.regions), np.inf)
+    for workload_id in demand.workload_ids:
+        mine = (columns.workload == ids.index(workload_id)) & (counts > 0)
+        where, rate = columns.region[mine], columns.rate_req_per_s[mine]
+        total = _by_region(problem, where, rate * counts[mine])
+        if demand.survives_loss:
+            largest = np.zeros(len(problem.regions))
+            np.maximum.at(largest, where, rate)
+            total = np.where(total <= largest * (1 + RATE_TOLERANCE), 0.0, total - largest)
+        least = np.minimum(least, total)
+        if demand.max_spot_share < 1:
+            firm = _by_region(problem, where, rate * counts[mine] * is_firm[mine])
+            least = np.minimum(least, firm / (1 - demand.max_spot_share))
+        if demand.min_replicas > 1:
+            instances = _by_region(problem, where, counts[mine].astype(np.float64))
+            least[instances < demand.min_replicas] = 0.0
+    return least
+
+
+def _by_region(
+    problem: AllocationProblem, region: NDArray[np.int32], amount: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    total = np.zeros(len(problem.regions))
+    np.add.at(total, region, amount)
+    return total
 
 
 def served_shares(problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64]) -> dict[str, float]:
     """Share of its demand each active model is served, its phases together per region; at most 1."""
     return {
         demand.model: min(
-            1.0, float(_rates(problem, columns, counts, demand).min(axis=0).sum()) / demand.planned_req_per_s
+            1.0, float(served_by_region(problem, columns, counts, demand).sum()) / demand.planned_req_per_s
         )
         for demand in problem.demands
         if demand.planned_req_per_s > 0
@@ -38,9 +59,9 @@ def served_shares(problem: AllocationProblem, columns: Columns, counts: NDArray[
 
 
 def regions_missing(problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64]) -> int:
-    """How many of the regions that models want at least are without an instance of every phase, in all."""
+    """How many of the regions that models want at least serve nothing of them, in all."""
     return sum(
-        max(0, demand.min_regions - int((_rates(problem, columns, counts, demand).min(axis=0) > 0).sum()))
+        max(0, demand.min_regions - int((served_by_region(problem, columns, counts, demand) > 0).sum()))
         for demand in problem.demands
         if demand.planned_req_per_s > 0
     )
@@ -59,12 +80,12 @@ def trim(
         ids = {w for w, c in enumerate(problem.candidates) if c.workload_id in demand.workload_ids}
         mine = [i for i in np.flatnonzero(counts > 0) if int(columns.workload[i]) in ids]
         goal = needed.get(demand.model, 0.0) * demand.planned_req_per_s * (1 - RATE_TOLERANCE)
-        before = int((_rates(problem, columns, counts, demand).min(axis=0) > 0).sum())
+        before = int((served_by_region(problem, columns, counts, demand) > 0).sum())
         regions = min(before, demand.min_regions) if goal > 0 else 0
         for i in sorted(mine, key=lambda i: (-columns.price_usd_per_h[i], -i)):
             while counts[i] > 0:
                 counts[i] -= 1
-                per_region = _rates(problem, columns, counts, demand).min(axis=0)
+                per_region = served_by_region(problem, columns, counts, demand)
                 if per_region.sum() < goal or int((per_region > 0).sum()) < regions:
                     counts[i] += 1
                     break
@@ -107,6 +128,7 @@ def make_result(
                 instances=many,
                 new_instances=max(many - int(columns.running[i]), 0),
                 cost_usd_per_h=many * price,
+                market=problem.pools[columns.pool[i]].market,
             )
         )
     cost = math.fsum(row.cost_usd_per_h for row in rows)
@@ -126,18 +148,6 @@ def make_result(
         solve_s=solve_s,
         note=note,
     )
-
-
-def exceeded_quotas(problem: AllocationProblem, result: AllocationResult) -> list[str]:
-    """Names of the quotas over several configurations that an answer exceeds."""
-    rows = {(c.workload_id, t): c.counts[i] for c in problem.candidates for i, t in enumerate(c.template_ids)}
-    names = []
-    for quota in problem.quotas:
-        units = np.array([quota.units.get(config, 0) for config in problem.node_configs], dtype=np.int64)
-        here = (row for row in result.instances if row.region == quota.region)
-        if sum(row.instances * int(rows[row.workload_id, row.template_id] @ units) for row in here) > quota.limit:
-            names.append(quota.name)
-    return names
 
 
 def relative_gap(objective: float, bound: float) -> float:

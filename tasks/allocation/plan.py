@@ -57,7 +57,8 @@ class PlanStage(_Model):
 
 
 class PlanInstance(_Model):
-    """``instances`` alike; rate and cost are of one instance (the rate is the template's, before headroom)."""
+    """``instances`` alike, on nodes of one market; rate and cost are of one instance (the rate is the template's, before
+    headroom; ``delivered_share`` of it is left after interruptions)."""
 
     region: str
     template_id: str
@@ -74,6 +75,7 @@ class PlanInstance(_Model):
     provenance: str
     rel_error: float
     stages: tuple[PlanStage, ...]
+    delivered_share: float = 1.0
 
 
 class PlanOffer(_Model):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from catalogs.types import Offer
+from catalogs.types import Market, Offer
 from tasks.allocation.plan import (
     Plan,
     PlanBaselines,
@@ -26,7 +26,15 @@ from tasks.allocation.plan import (
     PlanWorkload,
 )
 from tasks.allocation.shortfalls import Shortfall
-from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, SolveStatus, WorkloadCandidates
+from tasks.allocation.types import (
+    AllocationProblem,
+    AllocationResult,
+    Instance,
+    SolveStatus,
+    WorkloadCandidates,
+    delivered_share,
+    pool_name,
+)
 from tasks.templates.types import LaunchClass
 
 
@@ -57,7 +65,7 @@ def build_plan(
     """The plan document of ``result``.
 
     ``templates``: rows of TEMPLATE_SCHEMA holding at least the templates used. ``offers``: the offer behind each
-    (region, node configuration) price; its price must be the problem's. Raises ValueError (a bug of the caller) for a
+    (pool name, node configuration) price; its price must be the problem's. Raises ValueError (a bug of the caller) for a
     result without a plan, a template without its row, or an offer at another price.
     """
     if result.status in (SolveStatus.ERROR, SolveStatus.INFEASIBLE):
@@ -113,10 +121,6 @@ def _template_rows(templates: pa.Table, wanted: set[str]) -> dict[str, dict[str,
 def _instance(
     problem: AllocationProblem, row: Instance, template: Mapping[str, Any], offers: Mapping[tuple[str, str], Offer]
 ) -> PlanInstance:
-    used = {node["node_config"] for node in template["nodes"]}
-    markets = {_offer(problem, offers, row.region, config).market for config in used}
-    if len(markets) != 1:
-        raise ValueError(f"template {row.template_id} in {row.region} mixes markets {sorted(markets)}")
     return PlanInstance(
         region=row.region,
         template_id=row.template_id,
@@ -125,19 +129,20 @@ def _instance(
         workload_id=row.workload_id,
         instances=row.instances,
         new_instances=row.new_instances,
-        market=markets.pop(),
+        market=row.market,
+        delivered_share=_delivered(problem, row),
         throughput_tok_per_s=template["throughput_mtok_per_s"] / 1000.0,
         cost_usd_per_h=row.cost_usd_per_h / row.instances,
         launch_class=LaunchClass(template["launch_class"]),
         cycle_ms=template["cycle_ms"],
         provenance=template["provenance"],
         rel_error=template["rel_error"],
-        stages=tuple(_stage(problem, row.region, stage, offers) for stage in template["stages"]),
+        stages=tuple(_stage(problem, row, stage, offers) for stage in template["stages"]),
     )
 
 
 def _stage(
-    problem: AllocationProblem, region: str, stage: Mapping[str, Any], offers: Mapping[tuple[str, str], Offer]
+    problem: AllocationProblem, row: Instance, stage: Mapping[str, Any], offers: Mapping[tuple[str, str], Offer]
 ) -> PlanStage:
     return PlanStage(
         layers=(stage["layer_start"], stage["layer_end"]),
@@ -145,7 +150,7 @@ def _stage(
         nodes=tuple(
             PlanNode(
                 node_config=member["node_config"],
-                instance_type=_offer(problem, offers, region, member["node_config"]).instance_type,
+                instance_type=_offer(problem, offers, row.region, row.market, member["node_config"]).instance_type,
                 tp=member["tp"],
                 pp=member["pp"],
                 replicas=member["replicas"],
@@ -157,30 +162,44 @@ def _stage(
     )
 
 
-def _offer(problem: AllocationProblem, offers: Mapping[tuple[str, str], Offer], region: str, config: str) -> Offer:
-    """The offer of a configuration in a region; raises ValueError where absent or not at the problem's price."""
-    offer = offers.get((region, config))
+def _offer(
+    problem: AllocationProblem, offers: Mapping[tuple[str, str], Offer], region: str, market: Market, config: str
+) -> Offer:
+    """The offer of a configuration in a pool; raises ValueError where absent or not at the problem's price or market."""
+    name = pool_name(region, market)
+    offer = offers.get((name, config))
     if offer is None:
-        raise ValueError(f"no offer for {config} in {region}")
-    price = problem.price_usd_per_h[problem.regions.index(region), problem.node_configs.index(config)]
+        raise ValueError(f"no offer for {config} in {name}")
+    if (offer.region, offer.market) != (region, market):
+        raise ValueError(f"offer {offer.offer_id} is of {offer.region} {offer.market}, not of {name}")
+    price = problem.price_usd_per_h[problem.pool_index(region, market), problem.node_configs.index(config)]
     if not math.isclose(offer.price_usd_per_h, price, rel_tol=1e-9):
         raise ValueError(f"offer {offer.offer_id} costs {offer.price_usd_per_h}, the problem says {price}")
     return offer
+
+
+def _delivered(problem: AllocationProblem, row: Instance) -> float:
+    """The share of its rate that an instance delivers, given interruptions."""
+    if problem.outage is None:
+        return 1.0
+    candidates = _candidates(problem, row.workload_id)
+    counts = candidates.counts[[candidates.template_ids.index(row.template_id)]]
+    return float(delivered_share(counts, problem.outage[problem.pool_index(row.region, row.market)])[0])
 
 
 def _offers(
     problem: AllocationProblem, result: AllocationResult, offers: Mapping[tuple[str, str], Offer]
 ) -> tuple[PlanOffer, ...]:
     """Nodes to rent by offer, in order of region and configuration."""
-    nodes: dict[tuple[str, str], int] = defaultdict(int)
+    nodes: dict[tuple[str, Market, str], int] = defaultdict(int)
     for row in result.instances:
         candidates = _candidates(problem, row.workload_id)
         counts = candidates.counts[candidates.template_ids.index(row.template_id)]
         for k in np.flatnonzero(counts):
-            nodes[row.region, problem.node_configs[k]] += row.instances * int(counts[k])
+            nodes[row.region, row.market, problem.node_configs[k]] += row.instances * int(counts[k])
     rows = []
-    for (region, config), count in sorted(nodes.items()):
-        offer = _offer(problem, offers, region, config)
+    for (region, market, config), count in sorted(nodes.items()):
+        offer = _offer(problem, offers, region, market, config)
         rows.append(
             PlanOffer(
                 offer_id=offer.offer_id,
@@ -191,9 +210,9 @@ def _offers(
                 nodes=count,
                 price_usd_per_h=offer.price_usd_per_h,
                 availability_nodes=int(
-                    problem.capacity_nodes[problem.regions.index(region), problem.node_configs.index(config)]
+                    problem.capacity_nodes[problem.pool_index(region, market), problem.node_configs.index(config)]
                 ),
-                availability_basis=problem.capacity_basis[region, config],
+                availability_basis=problem.capacity_basis[pool_name(region, market), config],
             )
         )
     return tuple(rows)
@@ -209,7 +228,8 @@ def _workloads(
             candidates = _candidates(problem, workload_id)
             own = [row for row in result.instances if row.workload_id == workload_id]
             rate = {t: int(x) for t, x in zip(candidates.template_ids, candidates.throughput_mtok_per_s, strict=True)}
-            supplied = sum(row.instances * rate[row.template_id] for row in own) / 1000.0 * candidates.headroom
+            whole = math.fsum(row.instances * rate[row.template_id] * _delivered(problem, row) for row in own)
+            supplied = whole / 1000.0 * candidates.headroom
             cost = math.fsum(row.cost_usd_per_h for row in own)
             planned = demand.planned_req_per_s * candidates.tokens_per_request
             served = planned - missing.get(workload_id, 0.0)

@@ -24,14 +24,18 @@ from tasks.allocation.checker import (
     Totals,
     check_decision,
     close,
+    delivered,
     nodes_used,
+    place,
+    pool_of,
+    quota_taken,
     served_req_per_s,
     template_facts,
 )
 from tasks.allocation.plan import HEADROOM_BASES, PLAN_SCHEMA_VERSION, Plan, PlanInstance, PlanShortfall, PlanStage
 from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
 
-_BINDING = re.compile(r"^(?P<config>\S+) in (?P<region>\S+) \((?P<used>\d+) of (?P<have>\d+)\)$")
+_BINDING = re.compile(r"^(?P<config>\S+) in (?P<region>\S+(?: \S+)?) \((?P<used>\d+) of (?P<have>\d+)\)$")
 # A plan made before engines were kept names none.
 _ENGINE = re.compile(r"^([a-z]+( [0-9]+(\.[0-9]+){1,3})?)?$")
 _UTC = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$")
@@ -50,7 +54,13 @@ def check_plan(problem: AllocationProblem, plan: Plan, facts: PlanFacts) -> list
     """Faults of a plan, as sentences; empty if every column holds."""
     rows = [
         DecisionRow(
-            r.region, r.template_id, r.workload_id, r.instances, r.new_instances, r.cost_usd_per_h * r.instances
+            r.region,
+            r.template_id,
+            r.workload_id,
+            r.instances,
+            r.new_instances,
+            r.cost_usd_per_h * r.instances,
+            r.market,
         )
         for r in plan.instances
     ]
@@ -131,6 +141,8 @@ def _instance_faults(
     candidates = _candidates(problem, row.workload_id)
     if row.workload != candidates.alias:
         faults.append(f"{name}: workload {row.workload!r} is {candidates.alias!r}")
+    if not close(row.delivered_share, _delivered(problem, row)):
+        faults.append(f"{name}: delivers {row.delivered_share}, it is {_delivered(problem, row)}")
     rate = int(candidates.throughput_mtok_per_s[candidates.template_ids.index(row.template_id)]) / 1000
     if not (close(row.throughput_tok_per_s, rate) and close(rate, template["throughput_mtok_per_s"] / 1000)):
         faults.append(f"{name}: throughput {row.throughput_tok_per_s} tok/s, the template says {rate}")
@@ -201,17 +213,18 @@ def _offer_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow
             for column in ("region", "node_config", "instance_type", "market")
             if getattr(row, column) != getattr(offer, column)
         ]
-        if row.region in problem.regions and row.node_config in problem.node_configs:
-            r, k = problem.regions.index(row.region), problem.node_configs.index(row.node_config)
+        pool = pool_of(problem, row.region, row.market)
+        if pool is not None and row.node_config in problem.node_configs:
+            r, k = pool, problem.node_configs.index(row.node_config)
             price, have = float(problem.price_usd_per_h[r, k]), int(problem.capacity_nodes[r, k])
             if not (close(row.price_usd_per_h, price) and close(row.price_usd_per_h, offer.price_usd_per_h)):
                 faults.append(f"offer {row.offer_id}: price {row.price_usd_per_h}, the plan was priced at {price}")
             if row.availability_nodes != have:
                 faults.append(f"offer {row.offer_id}: {row.availability_nodes} nodes available, {have} are")
-            basis = problem.capacity_basis.get((row.region, row.node_config))
+            basis = problem.capacity_basis.get((place(row.region, row.market), row.node_config))
             if row.availability_basis != basis:
                 faults.append(f"offer {row.offer_id}: availability is {row.availability_basis.value}, not {basis}")
-        rented[row.region, row.node_config] += row.nodes
+        rented[place(row.region, row.market), row.node_config] += row.nodes
     used = nodes_used(rows, template_facts(problem, rows))
     if {key: n for key, n in rented.items() if n} != used or any(row.nodes < 1 for row in plan.offers):
         faults.append(f"nodes rented {dict(rented)} are not the nodes used {dict(used)}")
@@ -221,19 +234,27 @@ def _offer_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow
     return faults
 
 
+def _delivered(problem: AllocationProblem, row: PlanInstance) -> float:
+    """What is left of an instance's rate after interruptions."""
+    decided = DecisionRow(row.region, row.template_id, row.workload_id, 1, 0, 0.0, row.market)
+    templates = template_facts(problem, [decided])
+    whole = templates[row.workload_id, row.template_id].req_per_s
+    return delivered(problem, decided, templates) / whole if whole else 1.0
+
+
 def _candidates(problem: AllocationProblem, workload_id: str) -> WorkloadCandidates:
     return next(c for c in problem.candidates if c.workload_id == workload_id)
 
 
 def _missing_req_per_s(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow]) -> float:
     own = [row for row in rows if row.workload_id in demand.workload_ids]
-    missing = demand.planned_req_per_s - served_req_per_s(demand, own, template_facts(problem, own))[0]
+    missing = demand.planned_req_per_s - served_req_per_s(problem, demand, own, template_facts(problem, own))[0]
     return missing if missing > demand.planned_req_per_s * TOLERANCE else 0.0
 
 
 def _regions_of(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow]) -> int:
     own = [row for row in rows if row.workload_id in demand.workload_ids]
-    return served_req_per_s(demand, own, template_facts(problem, own))[1]
+    return served_req_per_s(problem, demand, own, template_facts(problem, own))[1]
 
 
 def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow], facts: PlanFacts) -> list[str]:
@@ -252,7 +273,8 @@ def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[Decision
             faults.append(f"workload {row.workload_id}: headroom_basis is {row.headroom_basis!r}")
         own = [r for r in plan.instances if r.workload_id == row.workload_id]
         planned = demand.planned_req_per_s * c.tokens_per_request
-        supplied = math.fsum(r.instances * r.throughput_tok_per_s for r in own) * c.headroom
+        whole = math.fsum(r.instances * r.throughput_tok_per_s * _delivered(problem, r) for r in own)
+        supplied = whole * c.headroom
         cost = math.fsum(r.instances * r.cost_usd_per_h for r in own)
         served = planned - _missing_req_per_s(problem, demand, rows) * c.tokens_per_request
         unit = cost / (served * 0.0036) if served > planned * TOLERANCE else None
@@ -299,7 +321,7 @@ def _binding_quotas(problem: AllocationProblem, useful: np.ndarray, used: Mappin
     """Quotas with too little left for one more node of a configuration that the workload can use, as texts."""
     texts = set()
     for quota in problem.quotas:
-        taken = sum(units * used.get((quota.region, config), 0) for config, units in quota.units.items())
+        taken = quota_taken(quota, used)
         wanted = [quota.units.get(c, 0) for c, is_useful in zip(problem.node_configs, useful, strict=True) if is_useful]
         if any(units > quota.limit - taken for units in wanted):
             texts.add(f"quota {quota.name} ({taken} of {quota.limit})")
@@ -318,10 +340,11 @@ def _binding_faults(problem: AllocationProblem, row: PlanShortfall, used: Mappin
                 faults.append(f"shortfall of {row.workload_id}: {part!r} does not bind")
             continue
         match = _BINDING.match(part)
-        if match is None or match["region"] not in problem.regions or match["config"] not in problem.node_configs:
+        names = [place(pool.region, pool.market) for pool in problem.pools]
+        if match is None or match["region"] not in names or match["config"] not in problem.node_configs:
             faults.append(f"shortfall of {row.workload_id}: {part!r} names no supply")
             continue
-        r, k = problem.regions.index(match["region"]), problem.node_configs.index(match["config"])
+        r, k = names.index(match["region"]), problem.node_configs.index(match["config"])
         have = int(problem.capacity_nodes[r, k])
         counts = (int(match["used"]), int(match["have"]), used.get((match["region"], match["config"]), 0))
         if counts != (have, have, have) or not useful[k]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from catalogs.errors import CoralError, HeldError, NothingFitsError, UnknownNameError
 from catalogs.ids import parse_combination_id
 from catalogs.types import Basis, Phase
-from tasks.allocation.types import AllocationProblem, ModelDemand, SharedQuota, Shortage, WorkloadCandidates
+from tasks.allocation.types import AllocationProblem, ModelDemand, Pool, SharedQuota, Shortage, WorkloadCandidates
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +50,17 @@ def build_problem(
     shortage: Shortage = Shortage.UNIFORM,
     quotas: Sequence[SharedQuota] = (),
     budget_usd_per_h: float | None = None,
+    pools: Sequence[Pool] = (),
+    outage: Mapping[tuple[str, str], float] | None = None,
 ) -> AllocationProblem:
     """The online problem of these inputs.
 
     ``templates``: per workload id a table with ``template_id``, ``throughput_mtok_per_s`` and ``nodes`` (as
-    TEMPLATE_SCHEMA) or ``combination_id``; further columns are ignored. ``price_usd_per_h``: by (region, node
+    TEMPLATE_SCHEMA) or ``combination_id``; further columns are ignored. ``price_usd_per_h``: by (pool name, node
     configuration); absent, None or NaN = not sold there. ``capacity`` must hold every pair that has a price.
-    ``running``: instances by (region, template id). ``quotas``: limits over several configurations of a region.
+    ``running``: instances by (pool name, template id). ``quotas``: limits over several configurations of a region.
+    ``pools``: the markets of the regions (default: on demand in each); ``outage``: hours lost per hour of service, by
+    (pool name, node configuration), of what is interrupted at all.
 
     Raises HeldError where a demand is unknown (None or NaN), NothingFitsError where a workload with demand has no
     template that its regions sell, UnknownNameError for a region or workload not listed, CoralError for a value out of
@@ -64,8 +68,10 @@ def build_problem(
     """
     _check_policy(init_share, budget_usd_per_h)
     _check_demands(demands, regions, workloads)
-    price = _price_matrix(regions, node_configs, price_usd_per_h)
-    nodes, basis = _capacity_matrix(regions, node_configs, price, capacity)
+    pools = tuple(pools) or tuple(Pool(region) for region in regions)
+    names = [pool.name for pool in pools]
+    price = _price_matrix(names, node_configs, price_usd_per_h)
+    nodes, basis = _capacity_matrix(names, node_configs, price, capacity)
     demand_of = {workload_id: demand for demand in demands for workload_id in demand.workload_ids}
     candidates = []
     for workload in workloads:
@@ -73,8 +79,14 @@ def build_problem(
         demand = demand_of.get(workload.workload_id)
         rows = workload_candidates(workload, templates.get(workload.workload_id), node_configs)
         if demand is not None and demand.planned_req_per_s > 0:
-            allowed = [regions.index(region) for region in demand.regions]
-            _check_something_sold(rows, price[allowed], demand.regions, templates.get(workload.workload_id))
+            allowed = [
+                p
+                for p, pool in enumerate(pools)
+                if pool.region in demand.regions and (pool.is_firm or demand.max_spot_share > 0)
+            ]
+            mine = price[allowed].copy()
+            mine[:, [not _may_use(demand, config) for config in node_configs]] = np.nan
+            _check_something_sold(rows, mine, demand, templates.get(workload.workload_id))
         candidates.append(rows)
     for quota in quotas:
         if quota.region not in regions:
@@ -99,7 +111,25 @@ def build_problem(
         shortage=shortage,
         quotas=tuple(quotas),
         budget_usd_per_h=budget_usd_per_h,
+        pools=pools,
+        outage=_outage_matrix(names, node_configs, outage) if outage else None,
     )
+
+
+def _may_use(demand: ModelDemand, config: str) -> bool:
+    return config not in demand.excluded and (demand.node_configs is None or config in demand.node_configs)
+
+
+def _outage_matrix(
+    pools: Sequence[str], node_configs: Sequence[str], outage: Mapping[tuple[str, str], float]
+) -> NDArray[np.float64]:
+    matrix = np.zeros((len(pools), len(node_configs)))
+    for (pool, config), lost in outage.items():
+        if not (math.isfinite(lost) and lost >= 0):
+            raise CoralError(f"{config} in {pool} is down for {lost} h per hour", remedy="give 0 or more")
+        if pool in pools and config in node_configs:
+            matrix[pools.index(pool), node_configs.index(config)] = lost
+    return matrix
 
 
 def _check_policy(init_share: float, budget_usd_per_h: float | None) -> None:
@@ -126,6 +156,11 @@ def _check_demands(demands: Sequence[ModelDemand], regions: Sequence[str], workl
             raise CoralError(
                 f"{demand.model} wants at least {demand.min_regions} regions of {len(demand.regions)} allowed",
                 remedy="allow more regions or lower min_regions (1 or more)",
+            )
+        if not 0 <= demand.max_spot_share <= 1 or demand.min_replicas < 1:
+            raise CoralError(
+                f"{demand.model} wants {demand.min_replicas} replicas and at most {demand.max_spot_share} on spot",
+                remedy="give min_replicas of 1 or more and a max_spot_share from 0 to 1",
             )
         for region in demand.regions:
             if region not in regions:
@@ -240,14 +275,16 @@ def _node_counts(table: pa.Table, node_configs: Sequence[str]) -> tuple[NDArray[
 
 
 def _check_something_sold(
-    candidates: WorkloadCandidates, price: NDArray[np.float64], regions: Sequence[str], table: pa.Table | None
+    candidates: WorkloadCandidates, price: NDArray[np.float64], demand: ModelDemand, table: pa.Table | None
 ) -> None:
-    """Raise NothingFitsError unless some region sells every node of some template that has a rate."""
+    """Raise NothingFitsError unless some pool sells every node of some template that has a rate."""
     useful = candidates.counts[candidates.throughput_mtok_per_s > 0]
     if any((useful[:, np.isnan(row)] == 0).all(axis=1).any() for row in price):
         return
     total = 0 if table is None else table.num_rows
-    where = ", ".join(regions)
+    where = ", ".join(demand.regions)
+    if demand.node_configs is not None or demand.excluded:
+        where += " within its node_configs"
     if total == 0:
         raise NothingFitsError(
             f"{candidates.alias} has no serving template", remedy="loosen its SLO, or allow larger or other nodes"

@@ -62,8 +62,8 @@ def _cheapest_extra(
     if not len(rates):
         return np.inf
     best = np.inf
-    for region in regions:
-        price = problem.price_usd_per_h[problem.regions.index(region)]
+    for pool in (pool for region in regions for pool in problem.pools_in(region)):
+        price = problem.price_usd_per_h[pool]
         sold = ~((counts > 0) & np.isnan(price)).any(axis=1)
         if sold.any():
             cost = counts[sold] @ np.nan_to_num(price)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pulp
 from numpy.typing import NDArray
 
-from tasks.allocation.columns import RATE_TOLERANCE, Columns, make_columns
+from catalogs.types import Market
+from tasks.allocation.columns import RATE_TOLERANCE, Columns, make_columns, planned_req_per_s, usable
 from tasks.allocation.formulation import Formulation, Goal, formulate
 from tasks.allocation.highs import MipStatus, solve_mip
-from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, ModelDemand, SolveLimits
+from tasks.allocation.outcome import served_by_region
+from tasks.allocation.types import (
+    AllocationProblem,
+    AllocationResult,
+    Instance,
+    ModelDemand,
+    SolveLimits,
+    delivered_share,
+)
 from tasks.allocation.work import looks
 
 # Extra rent counts a little, so that of two supplies at equal extra price the one with the cheaper plan is named.
@@ -27,7 +36,7 @@ _NO_SUPPLY = "no extra supply of what its regions sell would close it"
 
 @dataclass(frozen=True, slots=True)
 class ExtraNodes:
-    """Nodes beyond capacity of one configuration in one region, and what they cost."""
+    """Nodes beyond capacity of one configuration in one region (its name with the market, as pools have), and their cost."""
 
     region: str
     node_config: str
@@ -37,7 +46,7 @@ class ExtraNodes:
 
 @dataclass(frozen=True, slots=True)
 class BindingSupply:
-    """A configuration that the workload could use in a region, all of it in use."""
+    """A configuration that the workload could use in a region (as pools are named), all of it in use."""
 
     region: str
     node_config: str
@@ -109,8 +118,8 @@ def explain_shortfalls(
             Shortfall(
                 workload_id=candidates.workload_id,
                 missing_tok_per_s=(missing if is_short else 0.0) * candidates.tokens_per_request,
-                binding=_binding(problem, candidates.counts, demand, used),
-                quotas=_binding_quotas(problem, candidates.counts, demand, used),
+                binding=_binding(problem, candidates.counts[usable(problem, candidates, demand)], demand, used),
+                quotas=_binding_quotas(problem, candidates.counts[usable(problem, candidates, demand)], demand, used),
                 budget_binds=budget_binds,
                 regions=(regions, demand.min_regions) if regions < demand.min_regions > 1 else None,
                 extra=extra,
@@ -132,27 +141,51 @@ def _template_rows(problem: AllocationProblem) -> dict[tuple[str, str], tuple[in
 
 
 def used_nodes(problem: AllocationProblem, instances: Iterable[Instance]) -> NDArray[np.int64]:
-    """Nodes that instances take, [regions, node configurations]."""
+    """Nodes that instances take, [pools, node configurations]."""
     used = np.zeros(problem.capacity_nodes.shape, dtype=np.int64)
     where = _template_rows(problem)
     for row in instances:
         w, i = where[row.workload_id, row.template_id]
-        used[problem.regions.index(row.region)] += row.instances * problem.candidates[w].counts[i].astype(np.int64)
+        used[problem.pool_index(row.region, row.market)] += row.instances * problem.candidates[w].counts[i].astype(
+            np.int64
+        )
     return used
 
 
 def served(problem: AllocationProblem, result: AllocationResult, demand: ModelDemand) -> tuple[float, int]:
     """Requests/s served with the phases together per region, and from how many regions."""
+    columns, counts = as_columns(problem, [row for row in result.instances if row.workload_id in demand.workload_ids])
+    per_region = served_by_region(problem, columns, counts, demand)
+    return math.fsum(per_region), int((per_region > 0).sum())
+
+
+def as_columns(problem: AllocationProblem, instances: Sequence[Instance]) -> tuple[Columns, NDArray[np.int64]]:
+    """Instances as columns of their own, one each, and their counts."""
     where = _template_rows(problem)
-    rate = {(region, w): 0.0 for region in demand.regions for w in demand.workload_ids}
-    for row in result.instances:
-        if row.workload_id in demand.workload_ids:
-            w, i = where[row.workload_id, row.template_id]
-            c = problem.candidates[w]
-            one = c.headroom * c.throughput_mtok_per_s[i] / 1000.0 / c.tokens_per_request
-            rate[row.region, row.workload_id] += row.instances * one
-    per_region = [min(rate[region, w] for w in demand.workload_ids) for region in demand.regions]
-    return math.fsum(per_region), sum(q > 0 for q in per_region)
+    at = [where[row.workload_id, row.template_id] for row in instances]
+    pools = [problem.pool_index(row.region, row.market) for row in instances]
+    rates = [float(planned_req_per_s(problem.candidates[w])[i]) for w, i in at]
+    counts = np.array([problem.candidates[w].counts[i] for w, i in at], dtype=np.int16)
+    counts = counts.reshape(len(at), len(problem.node_configs))
+    outage = problem.outage
+    lasting = [
+        rate * float(delivered_share(nodes[None, :], None if outage is None else outage[p])[0])
+        for rate, nodes, p in zip(rates, counts, pools, strict=True)
+    ]
+    many = np.array([row.instances for row in instances], dtype=np.int64)
+    columns = Columns(
+        workload=np.array([w for w, _ in at], dtype=np.int32),
+        region=np.array([problem.regions.index(row.region) for row in instances], dtype=np.int32),
+        pool=np.array(pools, dtype=np.int32),
+        template=np.array([i for _, i in at], dtype=np.int32),
+        counts=counts,
+        price_usd_per_h=np.array([row.cost_usd_per_h / row.instances for row in instances], dtype=np.float64),
+        rate_req_per_s=np.array(lasting, dtype=np.float64),
+        share=np.array(lasting, dtype=np.float64),
+        max_instances=many,
+        running=np.array([row.instances - row.new_instances for row in instances], dtype=np.int64),
+    )
+    return columns, many
 
 
 def _binding(
@@ -161,12 +194,11 @@ def _binding(
     """Configurations some template of the workload uses, sold in an allowed region, with every node taken or none there."""
     useful = np.asarray((counts > 0).any(axis=0))
     rows = []
-    for region in sorted(demand.regions):
-        r = problem.regions.index(region)
+    for p in (p for region in sorted(demand.regions) for p in problem.pools_in(region)):
         for k, config in enumerate(problem.node_configs):
-            full = used[r, k] >= problem.capacity_nodes[r, k]
-            if useful[k] and full and not np.isnan(problem.price_usd_per_h[r, k]):
-                rows.append(BindingSupply(region, config, int(problem.capacity_nodes[r, k])))
+            full = used[p, k] >= problem.capacity_nodes[p, k]
+            if useful[k] and full and not np.isnan(problem.price_usd_per_h[p, k]):
+                rows.append(BindingSupply(problem.pools[p].name, config, int(problem.capacity_nodes[p, k])))
     return tuple(rows)
 
 
@@ -177,9 +209,9 @@ def _binding_quotas(
     useful = (counts > 0).any(axis=0)
     texts = []
     for quota in problem.quotas:
-        units = np.array([quota.units.get(config, 0) for config in problem.node_configs], dtype=np.int64)
-        taken = int(used[problem.regions.index(quota.region)] @ units)
-        if quota.region in demand.regions and (units[useful] > quota.limit - taken).any():
+        units = problem.quota_units(quota)
+        taken = int((used * units).sum())
+        if quota.region in demand.regions and (units[:, useful] > quota.limit - taken).any():
             texts.append(f"quota {quota.name} ({taken} of {quota.limit})")
     return tuple(texts)
 
@@ -199,13 +231,10 @@ def _cheapest_extra(
     one that binds is named.
     """
     own = tuple(row for row in result.instances if row.workload_id in demand.workload_ids)
-    own_used = np.zeros_like(used)
-    where = _template_rows(problem)
-    for row in own:
-        w, i = where[row.workload_id, row.template_id]
-        own_used[problem.regions.index(row.region)] += row.instances * problem.candidates[w].counts[i].astype(np.int64)
-    left = problem.capacity_nodes - (used - own_used)
-    ample = np.where(np.isnan(problem.price_usd_per_h), 0, _AMPLE_NODES)
+    left = problem.capacity_nodes - (used - used_nodes(problem, own))
+    can_grow = ~np.isnan(problem.price_usd_per_h)
+    can_grow &= np.array([pool.market is not Market.OWNED for pool in problem.pools])[:, None]  # one owns what one owns
+    ample = np.where(can_grow, _AMPLE_NODES, np.maximum(left, 0))
     alone = replace(
         problem,
         capacity_nodes=ample,
@@ -236,7 +265,7 @@ def _cheapest_extra(
         )
     many = {key: int(outcome.values[variable.name]) for key, variable in extra.items()}
     nodes = tuple(
-        ExtraNodes(problem.regions[r], problem.node_configs[k], n, n * float(problem.price_usd_per_h[r, k]))
+        ExtraNodes(problem.pools[r].name, problem.node_configs[k], n, n * float(problem.price_usd_per_h[r, k]))
         for (r, k), n in sorted(many.items())
         if n > 0
     )
@@ -246,17 +275,18 @@ def _cheapest_extra(
 
 
 def _enough_nodes(problem: AllocationProblem, columns: Columns) -> NDArray[np.int64]:
-    """Nodes [region, configuration] that no least-cost answer exceeds, whatever the demand.
+    """Nodes [pool, configuration] that no least-cost answer exceeds, whatever the demand.
 
     Without its last instance a workload serves less than the demand D, so sum n_i a_i < 1 + max a_i <= 2 with a_i the
-    share of D that one serves; hence sum U_ic n_i <= 2 max_i U_ic / a_i, and U_ic / a_i <= U_ic max_instances_i.
+    share of D that one serves; hence sum U_ic n_i <= 2 max_i U_ic / a_i, and U_ic / a_i <= U_ic max_instances_i. One that
+    must survive a loss has one instance more, one of a least count those.
     """
     enough = np.zeros(problem.capacity_nodes.shape, dtype=np.int64)
     for w in np.unique(columns.workload):
-        for r in np.unique(columns.region):
-            here = (columns.workload == w) & (columns.region == r)
+        for p in np.unique(columns.pool):
+            here = (columns.workload == w) & (columns.pool == p)
             most = columns.counts[here].astype(np.int64) * columns.max_instances[here, None]
-            enough[r] += 2 * most.max(axis=0, initial=0)
+            enough[p] += 2 * most.max(axis=0, initial=0)
     return enough
 
 
@@ -272,13 +302,14 @@ def _extra_nodes(
         (n, _RENT_WEIGHT * float(price)) for n, price in zip(form.instances, columns.price_usd_per_h, strict=True)
     ]
     extra: dict[tuple[int, int], pulp.LpVariable] = {}
-    for r in range(len(problem.regions)):
-        here = np.flatnonzero(columns.region == r)
+    for r, pool in enumerate(problem.pools):
+        here = np.flatnonzero(columns.pool == r)
         for k in range(len(problem.node_configs)):
             using = here[columns.counts[here, k] > 0]
             if len(using) == 0:
                 continue
-            extra[r, k] = pulp.LpVariable(f"e{r}_{k}", 0, int(enough[r, k] + max(0, -left[r, k])), cat=pulp.LpInteger)
+            most = 0 if pool.market is Market.OWNED else int(enough[r, k] + max(0, -left[r, k]))
+            extra[r, k] = pulp.LpVariable(f"e{r}_{k}", 0, most, cat=pulp.LpInteger)
             used = pulp.LpAffineExpression([(form.instances[i], int(columns.counts[i, k])) for i in using])
             form.problem += used - extra[r, k] <= int(left[r, k]), f"extra{r}_{k}"
             objective.append((extra[r, k], float(problem.price_usd_per_h[r, k])))

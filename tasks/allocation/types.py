@@ -9,7 +9,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from catalogs.types import Basis, Phase
+from catalogs.types import Basis, Market, Phase
 
 
 class SolveStatus(StrEnum):
@@ -51,7 +51,16 @@ class WorkloadCandidates:
 
 @dataclass(frozen=True, slots=True)
 class ModelDemand:
-    """Planned demand of one model and where it may be served. Its phases must be together per region."""
+    """Planned demand of one model, where it may be served, and the rules of its own.
+
+    Its phases must be together per region. What a region serves of it counts only as far as, in every phase there,
+
+    - at least ``min_replicas`` instances are in it (else the region serves nothing),
+    - firm (not spot) instances serve at least 1 - ``max_spot_share`` of it,
+    - with ``survives_loss`` (N+1) it is still served when the phase's largest instance there is lost.
+
+    ``node_configs``: the only ones its instances may use (None = any); ``excluded``: those they may not use.
+    """
 
     model: str
     planned_req_per_s: float
@@ -59,13 +68,42 @@ class ModelDemand:
     regions: tuple[str, ...]
     min_regions: int = 1
     weight: float = 1.0
+    min_replicas: int = 1
+    max_spot_share: float = 1.0
+    survives_loss: bool = False
+    node_configs: tuple[str, ...] | None = None
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The nodes of one market in one region. All nodes of an instance are of one pool."""
+
+    region: str
+    market: Market = Market.ON_DEMAND
+
+    @property
+    def name(self) -> str:
+        """The region, and the market where it is not on demand: ``aws/us-east-2 spot``."""
+        return pool_name(self.region, self.market)
+
+    @property
+    def is_firm(self) -> bool:
+        """Whether its nodes stay until they are given back."""
+        return self.market is not Market.SPOT
+
+
+def pool_name(region: str, market: Market) -> str:
+    """The name of the pool of a market in a region."""
+    return region if market is Market.ON_DEMAND else f"{region} {market.value}"
 
 
 @dataclass(frozen=True, slots=True)
 class SharedQuota:
     """A provider's limit over several node configurations of a region: sum of ``units[config]`` x nodes <= ``limit``.
 
-    ``name`` is for people (``G vcpu in aws/us-east-2``). Nodes of configurations not in ``units`` take none of it.
+    ``name`` is for people (``G vcpu in aws/us-east-2``). Nodes of configurations not in ``units`` take none of it, and
+    owned nodes none at all.
     """
 
     name: str
@@ -76,11 +114,13 @@ class SharedQuota:
 
 @dataclass(frozen=True, slots=True)
 class AllocationProblem:
-    """Prices and capacity are [regions, node_configs] arrays; a NaN price means not sold there, and the node cannot be
-    used. ``capacity_nodes`` is never infinite; ``capacity_basis`` says where each figure comes from. ``running`` counts
-    instances by (region, template_id): only instances beyond them pay ``init_share`` (K) of an hour's price. Capacity
-    counts nodes already held too. ``budget_usd_per_h`` caps the rent, not the start-up charge. ``forbidden``: (region,
-    template_id) that may not be used there."""
+    """Prices and capacity are [pools, node_configs] arrays; a NaN price means not sold there, and the node cannot be used.
+    ``pools``: the markets of the regions, in order of the regions; left out = on demand in each. ``capacity_nodes`` is
+    never infinite; ``capacity_basis`` says where each figure comes from, by (pool name, configuration). ``running`` counts
+    instances by (pool name, template_id): only instances beyond them pay ``init_share`` (K) of an hour's price. Capacity
+    counts nodes already held too. ``budget_usd_per_h`` caps the rent, not the start-up charge. ``forbidden``: (pool name,
+    template_id) that may not be used there. ``outage`` [pools, node_configs]: hours lost to interruptions per hour of
+    service, of one node (None: none anywhere); see :func:`delivered_share`."""
 
     regions: tuple[str, ...]
     node_configs: tuple[str, ...]
@@ -95,6 +135,39 @@ class AllocationProblem:
     quotas: tuple[SharedQuota, ...] = ()
     budget_usd_per_h: float | None = None
     forbidden: frozenset[tuple[str, str]] = frozenset()
+    pools: tuple[Pool, ...] = ()
+    outage: NDArray[np.float64] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.pools:
+            object.__setattr__(self, "pools", tuple(Pool(region) for region in self.regions))
+
+    def pools_in(self, region: str) -> list[int]:
+        """Indices of the pools of a region."""
+        return [p for p, pool in enumerate(self.pools) if pool.region == region]
+
+    def pool_index(self, region: str, market: Market) -> int:
+        """The index of the pool of a market in a region. Raises ValueError where there is none."""
+        return self.pools.index(Pool(region, market))
+
+    def quota_units(self, quota: SharedQuota) -> NDArray[np.int64]:
+        """Units of ``quota`` that a node takes, [pools, node_configs]."""
+        units = np.array([quota.units.get(config, 0) for config in self.node_configs], dtype=np.int64)
+        counts = np.array(
+            [pool.region == quota.region and pool.market is not Market.OWNED for pool in self.pools], dtype=np.int64
+        )
+        return np.outer(counts, units)
+
+
+def delivered_share(counts: NDArray[np.int16], outage: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    """The share of its rate that an instance delivers, [templates], given ``outage`` [node_configs] of its pool.
+
+    An instance is down while any of its nodes is replaced: with up times of mean 1 / sum of the nodes' interruption rates
+    and equal replacement times it is up for 1 / (1 + sum of outages) of the time (renewal theory).
+    """
+    if outage is None:
+        return np.ones(len(counts))
+    return np.asarray(1.0 / (1.0 + counts.astype(np.float64) @ outage))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +182,8 @@ class SolveLimits:
 
 @dataclass(frozen=True, slots=True)
 class Instance:
-    """``instances`` of a template in a region, of them ``new_instances`` not running yet; the cost is of all of them."""
+    """``instances`` of a template in a region on nodes of one market, of them ``new_instances`` not running yet; the cost is
+    of all of them."""
 
     region: str
     template_id: str
@@ -117,6 +191,12 @@ class Instance:
     instances: int
     new_instances: int
     cost_usd_per_h: float
+    market: Market = Market.ON_DEMAND
+
+    @property
+    def pool(self) -> str:
+        """The name of its pool."""
+        return pool_name(self.region, self.market)
 
 
 @dataclass(frozen=True, slots=True)

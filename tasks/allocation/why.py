@@ -158,11 +158,12 @@ class _Explainer:
 
     def _narrow(self) -> None:
         """Duals on the supply of the LP over covers, the bound at them, and the problem of few enough columns."""
-        whole = replace(self._whole, quotas=())
+        whole = self._whole
         columns = make_columns(whole)
         models = model_blocks(whole, columns, 1.0)
         self._problem, self._left_out, self._elsewhere = self._whole, frozenset[str](), math.inf
-        self._duals, self._at_duals = Duals(np.zeros(whole.capacity_nodes.shape), 0.0, np.zeros(len(models))), 0.0
+        nothing = np.zeros(whole.capacity_nodes.shape)
+        self._duals, self._at_duals = Duals(nothing, 0.0, np.zeros(len(models)), np.zeros(len(whole.quotas))), 0.0
         if not models:
             return
         limits = SolveLimits(gap=_GAP, time_s=self._time_s / 4)
@@ -171,7 +172,7 @@ class _Explainer:
         self._bound = max(self._bound, min(self._at_duals, self._cost))
         if len(columns) <= _MOST_COLUMNS:
             return
-        prices = dual_prices(whole, self._duals.supply, self._duals.budget)
+        prices = dual_prices(whole, self._duals.supply, self._duals.budget, self._duals.quota)
         if_used = bounds_if_used(columns, models, prices, dual_value(whole, self._duals), _FIXING)
         kept = np.argsort(if_used, kind="stable")[:_MOST_COLUMNS]
         self._elsewhere = float(np.delete(if_used, kept).min(initial=math.inf))
@@ -215,14 +216,14 @@ class _Explainer:
 
     def _template_case(self, row: Instance) -> _Case:
         gone = {row.workload_id: frozenset({row.template_id})}
-        return self._without([(row.region, row.template_id)], gone, self._model_of(row.workload_id))
+        return self._without([(row.pool, row.template_id)], gone, self._model_of(row.workload_id))
 
     def _model_case(self, model: str) -> _Case:
         rows = self._of_model(self._result.instances, model)
         gone: dict[str, frozenset[str]] = {}
         for row in rows:
             gone[row.workload_id] = gone.get(row.workload_id, frozenset()) | {row.template_id}
-        return self._without([(row.region, row.template_id) for row in rows], gone, model)
+        return self._without([(row.pool, row.template_id) for row in rows], gone, model)
 
     def _without(self, pairs: list[tuple[str, str]], gone: Mapping[str, frozenset[str]], model: str) -> _Case:
         known = Range(self._bound, None)
@@ -272,7 +273,7 @@ class _Explainer:
         for rule, case in rules:
             if case.known.is_exact or self._left() < _LEAST_S:
                 continue
-            problem = replace(whole.get(rule.rule, case.problem), quotas=())
+            problem = whole.get(rule.rule, case.problem)
             models = model_blocks(problem, make_columns(problem), 1.0)
             if all(len(model.blocks) >= model.wanted for model in models):
                 low, _ = joint_bound(problem, models, self._duals, _grid(models))
@@ -318,7 +319,7 @@ class _Explainer:
             more, fewer = cases.get((r, k), (None, None))
             rows.append(
                 SupplyPrice(
-                    problem.regions[r],
+                    problem.pools[r].name,
                     problem.node_configs[k],
                     int(problem.capacity_nodes[r, k]),
                     int(used[r, k]),

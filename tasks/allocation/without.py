@@ -21,7 +21,7 @@ from tasks.templates.frontier import frontier_mask
 
 
 def forbidding(problem: AllocationProblem, pairs: Iterable[tuple[str, str]]) -> AllocationProblem:
-    """The problem with (region, template id) ``pairs`` forbidden beside those that are."""
+    """The problem with (pool name, template id) ``pairs`` forbidden beside those that are."""
     return replace(problem, forbidden=problem.forbidden | frozenset(pairs))
 
 
@@ -84,10 +84,10 @@ def with_candidates(problem: AllocationProblem, candidates: WorkloadCandidates) 
     )
 
 
-def with_nodes(problem: AllocationProblem, region: int, config: int, nodes: int) -> AllocationProblem:
-    """The problem with ``nodes`` of a configuration in a region (by index)."""
+def with_nodes(problem: AllocationProblem, pool: int, config: int, nodes: int) -> AllocationProblem:
+    """The problem with ``nodes`` of a configuration in a pool (by index)."""
     capacity = problem.capacity_nodes.copy()
-    capacity[region, config] = nodes
+    capacity[pool, config] = nodes
     return replace(problem, capacity_nodes=capacity)
 
 
@@ -123,8 +123,7 @@ def alone(problem: AllocationProblem, others: Iterable[Instance], demand: ModelD
     taken = used_nodes(problem, rows)
     quotas = []
     for quota in problem.quotas:
-        units = np.array([quota.units.get(config, 0) for config in problem.node_configs], dtype=np.int64)
-        left = quota.limit - int(taken[problem.regions.index(quota.region)] @ units)
+        left = quota.limit - int((taken * problem.quota_units(quota)).sum())
         quotas.append(replace(quota, limit=max(left, 0)))
     budget = problem.budget_usd_per_h
     return replace(

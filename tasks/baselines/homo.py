@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from catalogs.ids import split_node_config
+from tasks.allocation.columns import usable
 from tasks.allocation.covers.solver import solve_covers
 from tasks.allocation.types import (
     AllocationProblem,
@@ -21,6 +22,7 @@ from tasks.allocation.types import (
     SolveLimits,
     SolveStatus,
     WorkloadCandidates,
+    delivered_share,
 )
 
 _TOLERANCE = 1e-9
@@ -40,7 +42,7 @@ class HomoOptimal:
 
 @dataclass(frozen=True, slots=True)
 class GreedyRow:
-    """Instances the greedy rents of one template in one region, at their total cost."""
+    """Instances the greedy rents of one template in one region (as pools are named), at their total cost."""
 
     region: str
     template_id: str
@@ -94,9 +96,13 @@ def homo_greedy(problem: AllocationProblem) -> HomoGreedy:
     then the next, until the rate wanted is reached; prefill and decode must reach the same rate there, so where one
     runs out of nodes the largest rate that both reach is taken (bisection) and the rest goes to the next region. With
     ``min_regions`` k the first k - 1 regions are asked for a k-th of the demand each. Start-up charges and running
-    instances are ignored, as in the paper.
+    instances are ignored, as in the paper. Of a region with several markets each is tried like a region; spot is left out
+    where it may not serve all. It knows no least replicas and no N+1: with those there is no such plan.
     """
     problem = homogeneous_only(problem)
+    ruled = [d.model for d in problem.demands if d.planned_req_per_s > 0 and (d.survives_loss or d.min_replicas > 1)]
+    if ruled:
+        return HomoGreedy(None, "the paper's greedy knows neither N+1 nor least replicas", ())
     left, uses = _supply(problem)
     rows: list[GreedyRow] = []
     missing: list[str] = []
@@ -114,15 +120,15 @@ def homo_greedy(problem: AllocationProblem) -> HomoGreedy:
 
 
 def _supply(problem: AllocationProblem) -> tuple[NDArray[np.int64], list[NDArray[np.int64]]]:
-    """Supply [regions, configurations + quotas] and what each workload's templates take of it: a quota over several
+    """Supply [pools, configurations + quotas] and what each workload's templates take of it: a quota over several
     configurations counts as one more column, without limit in regions that it is not of."""
     units = np.array(
         [[quota.units.get(c, 0) for quota in problem.quotas] for c in problem.node_configs], dtype=np.int64
     )
     units = units.reshape(len(problem.node_configs), len(problem.quotas))
-    limits = np.full((len(problem.regions), len(problem.quotas)), np.iinfo(np.int64).max // 2)
+    limits = np.full((len(problem.pools), len(problem.quotas)), np.iinfo(np.int64).max // 2)
     for q, quota in enumerate(problem.quotas):
-        limits[problem.regions.index(quota.region), q] = quota.limit
+        limits[problem.quota_units(quota).any(axis=1), q] = quota.limit
     counts = [candidates.counts.astype(np.int64) for candidates in problem.candidates]
     return np.hstack([problem.capacity_nodes, limits]), [np.hstack([rows, rows @ units]) for rows in counts]
 
@@ -139,45 +145,47 @@ def _serve_model(
     if unmet <= 0:
         return 0.0
     workloads = [w for w, c in enumerate(problem.candidates) if c.workload_id in demand.workload_ids]
-    options = {
-        r: [_ranked(problem.candidates[w], problem.price_usd_per_h[r]) for w in workloads]
-        for r in (problem.regions.index(region) for region in demand.regions)
-    }
-    usable = [r for r, phases in options.items() if all(len(order) for order, _, _ in phases)]
-    usable.sort(key=lambda r: (sum(float(per_req[order[0]]) for order, _, per_req in options[r]), problem.regions[r]))
-    served_regions = 0
-    for r in usable:
+    pools = [p for region in demand.regions for p in problem.pools_in(region)]
+    if demand.max_spot_share < 1:
+        pools = [p for p in pools if problem.pools[p].is_firm]
+    options = {p: [_ranked(problem, w, demand, p) for w in workloads] for p in pools}
+    tried = [r for r, phases in options.items() if all(len(order) for order, _, _ in phases)]
+    tried.sort(key=lambda r: (sum(float(per_req[order[0]]) for order, _, per_req in options[r]), problem.pools[r].name))
+    served: set[str] = set()
+    for r in tried:
         want = unmet
-        if served_regions < demand.min_regions - 1:
+        if len(served) < demand.min_regions - 1:
             want = min(unmet, demand.planned_req_per_s / demand.min_regions)
         picks = _serve_region(uses, workloads, options[r], left[r], want)
         if picks is None:
             continue
         got, chosen = picks
         unmet -= got
-        served_regions += 1
+        served.add(problem.pools[r].region)
         for w, i, many in chosen:
             c = problem.candidates[w]
             left[r] -= many * uses[w][i]
             price = float(c.counts[i] @ np.nan_to_num(problem.price_usd_per_h[r]))
-            rows.append(GreedyRow(problem.regions[r], c.template_ids[i], c.workload_id, many, many * price))
-        if unmet <= demand.planned_req_per_s * _TOLERANCE and served_regions >= demand.min_regions:
+            rows.append(GreedyRow(problem.pools[r].name, c.template_ids[i], c.workload_id, many, many * price))
+        if unmet <= demand.planned_req_per_s * _TOLERANCE and len(served) >= demand.min_regions:
             return 0.0
-    if unmet <= demand.planned_req_per_s * _TOLERANCE and served_regions < demand.min_regions:
+    if unmet <= demand.planned_req_per_s * _TOLERANCE and len(served) < demand.min_regions:
         return demand.planned_req_per_s / demand.min_regions
     return unmet
 
 
 def _ranked(
-    candidates: WorkloadCandidates, price: NDArray[np.float64]
+    problem: AllocationProblem, w: int, demand: ModelDemand, pool: int
 ) -> tuple[NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]]:
-    """Templates the region sells by cost per planned request (ties by id), all rates in req/s, all costs per req/s."""
+    """Templates the pool sells by cost per planned request (ties by id), all rates in req/s, all costs per req/s."""
+    candidates, price = problem.candidates[w], problem.price_usd_per_h[pool]
     rate = candidates.headroom * candidates.throughput_mtok_per_s / 1000.0 / candidates.tokens_per_request
+    rate = rate * delivered_share(candidates.counts, None if problem.outage is None else problem.outage[pool])
     sold = ~np.isnan(price)
     cost = candidates.counts.astype(np.float64) @ np.where(sold, price, 0.0)
-    usable = (rate > 0) & ~(candidates.counts[:, ~sold] > 0).any(axis=1)
-    per_req = np.where(usable, cost / np.where(rate > 0, rate, 1.0), np.inf)
-    order = sorted(np.flatnonzero(usable), key=lambda i: (per_req[i], candidates.template_ids[i]))
+    useful = (rate > 0) & ~(candidates.counts[:, ~sold] > 0).any(axis=1) & usable(problem, candidates, demand)
+    per_req = np.where(useful, cost / np.where(rate > 0, rate, 1.0), np.inf)
+    order = sorted(np.flatnonzero(useful), key=lambda i: (per_req[i], candidates.template_ids[i]))
     return np.array(order, dtype=np.intp), np.asarray(rate, dtype=np.float64), np.asarray(per_req, dtype=np.float64)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from catalogs.errors import UnknownNameError
 from catalogs.types import Workload
 from tasks.allocation.plan import Plan, PlanInstance
+from tasks.allocation.types import pool_name
 from tasks.simulation.build import Hardware, InstanceBuilder
 from tasks.simulation.headroom import copies_of
 from tasks.simulation.timeline import Epoch, Key, run_epochs
@@ -37,7 +38,7 @@ def changed_instances(
     for start_s, plan in ((0.0, before), (switch_s, after)):
         counts: dict[Key, int] = {}
         for row, one in _of_rows(plan, workloads, hardware):
-            key = (row.region, row.template_id)
+            key = (pool_name(row.region, row.market), row.template_id)
             prototypes[key] = one
             counts[key] = counts.get(key, 0) + row.instances
         epochs.append(Epoch(start_s, counts))
@@ -54,6 +55,6 @@ def _of_rows(
             raise UnknownNameError("workload", planned.workload_id, workloads)
         if planned.workload_id not in builders:
             builders[planned.workload_id] = InstanceBuilder(workloads[planned.workload_id], hardware)
-        name = f"{planned.workload} {planned.combination_id} {planned.region}"
+        name = f"{planned.workload} {planned.combination_id} {pool_name(planned.region, planned.market)}"
         made.append((planned, builders[planned.workload_id].from_plan(planned, name)))
     return made

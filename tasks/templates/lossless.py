@@ -40,6 +40,11 @@ LOSSLESS: frozenset[str] = frozenset(
         "headroom",  # one share per phase
         "demand_percentile",
         "max_spot_share",  # written as: on-demand serves at least the rest of the demand
+        "spot_interrupt_per_h",  # an instance of fewer nodes is interrupted less often
+        "spot_recovery_minutes",
+        "n_plus_one",  # parts lose less than the whole; a larger one in its place leaves no less without it
+        "min_replicas",  # parts count more than the whole
+        "node_configs",  # parts of what uses none but these use none but these
         "init_minutes",  # K: a part of the price, so it grows with nodes; running templates stay candidates
         "interval_minutes",
         "measured_only",  # a filter: the frontier is that of the templates it lets through

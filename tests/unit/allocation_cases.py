@@ -8,8 +8,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from catalogs.types import Basis, Phase
-from tasks.allocation.types import AllocationProblem, ModelDemand, Shortage, WorkloadCandidates
+from catalogs.types import Basis, Market, Phase
+from tasks.allocation.types import (
+    AllocationProblem,
+    ModelDemand,
+    Pool,
+    SharedQuota,
+    Shortage,
+    WorkloadCandidates,
+)
 
 R1, R2 = "aws/us-east-2", "gcp/us-central1"
 
@@ -133,6 +140,57 @@ def random_problem(seed: int) -> AllocationProblem:
     )
 
 
+def ruled_problem(seed: int) -> AllocationProblem:
+    """A random small problem with what :func:`random_problem` lacks: spot, owned nodes, quotas, and rules of the models."""
+    base, rng = random_problem(seed), np.random.default_rng([seed, 1])
+    pools, rows, nodes, outage = [], [], [], []
+    more = int(rng.choice([0, 2, 4]))
+    for r, region in enumerate(base.regions):
+        for market, factor in ((Market.ON_DEMAND, 1.0), (Market.OWNED, 0.3), (Market.SPOT, 0.5)):
+            if market is not Market.ON_DEMAND and rng.random() < 0.5:
+                continue
+            pools.append(Pool(region, market))
+            sunk = market is Market.OWNED and rng.random() < 0.5
+            rows.append(base.price_usd_per_h[r] * (0.0 if sunk else factor))
+            few = np.minimum(base.capacity_nodes[r], 2)
+            few = base.capacity_nodes[r] + more if market is Market.ON_DEMAND else few
+            nodes.append(few)
+            outage.append(rng.choice([0.0, 0.1, 0.4], len(base.node_configs)) if market is Market.SPOT else 0 * rows[0])
+    quotas = tuple(
+        SharedQuota(f"q{q}", str(rng.choice(base.regions)), units, int(rng.integers(0, 12)))
+        for q in range(rng.integers(0, 2))
+        for units in ({c: int(rng.integers(0, 4)) for c in base.node_configs},)
+    )
+    demands = tuple(
+        replace(
+            demand,
+            planned_req_per_s=demand.planned_req_per_s * float(rng.choice([0.2, 0.5, 1.0])),
+            min_regions=min(int(rng.choice([1, 1, 2])), len(demand.regions)),
+            min_replicas=int(rng.choice([1, 1, 1, 2, 3])),
+            max_spot_share=float(rng.choice([0.0, 0.3, 0.5, 0.8, 1.0])),
+            survives_loss=bool(rng.random() < 0.3),
+            excluded=base.node_configs[1:2] if rng.random() < 0.1 else (),
+            node_configs=base.node_configs[:2] if rng.random() < 0.1 else None,
+        )
+        for demand in base.demands
+    )
+    running = {
+        (str(rng.choice([pool.name for pool in pools if pool.region == key[0]])), key[1]): count
+        for key, count in base.running.items()
+    }
+    return replace(
+        base,
+        pools=tuple(pools),
+        price_usd_per_h=np.array(rows),
+        capacity_nodes=np.array(nodes),
+        capacity_basis={(pool.name, c): Basis.STATED for pool in pools for c in base.node_configs},
+        outage=np.nan_to_num(np.array(outage)),
+        quotas=quotas,
+        demands=demands,
+        running=running,
+    )
+
+
 def with_min_regions(base: AllocationProblem, k: int) -> AllocationProblem:
     """``base`` with every model wanting ``k`` regions where it is allowed so many."""
     demands = tuple(replace(d, min_regions=min(k, len(d.regions))) for d in base.demands)
@@ -195,29 +253,50 @@ def enumerate_plans(p: AllocationProblem, limit: int = 3_000_000) -> Truth | Non
 def _region_plans(p: AllocationProblem, r: int, active: Sequence[ModelDemand], limit: int):
     """All instance counts that fit region r: served req/s [n, models], rent [n], cost [n], present [n, models]."""
     columns = _region_columns(p, r, active)
-    states = [(np.zeros(len(p.node_configs), dtype=int), {}, 0.0, 0.0)]
-    for m, phase, nodes, price, rate, running in columns:
+    states = [((), np.zeros(p.capacity_nodes.shape, dtype=int))]
+    for column in columns:
         grown = []
-        for used, rates, rent, cost in states:
+        for counts, used in states:
             for n in itertools.count():
-                now = used + n * nodes
-                if (now > p.capacity_nodes[r]).any() or _over_quota(p, r, now):
+                now = used.copy()
+                now[column.pool] += n * column.nodes
+                if (now > p.capacity_nodes).any() or _over_quota(p, r, now):
                     break
-                new_rates = dict(rates)
-                new_rates[m, phase] = new_rates.get((m, phase), 0.0) + n * rate
-                fee = max(n - running, 0) * price * p.init_share
-                grown.append((now, new_rates, rent + n * price, cost + n * price + fee))
+                grown.append(((*counts, n), now))
         states = grown
         if len(states) > limit // 100:
             return None
+    n = np.array([counts for counts, _ in states]).reshape(len(states), len(columns))
+    price, running = np.array([c.price for c in columns]), np.array([c.running for c in columns])
+    rent = (n * price).sum(axis=1)
+    cost = rent + (np.maximum(n - running, 0) * price).sum(axis=1) * p.init_share
     q = np.zeros((len(states), len(active)))
-    for s, (_, rates, _, _) in enumerate(states):
-        for m, demand in enumerate(active):
-            q[s, m] = min(rates.get((m, phase), 0.0) for phase in range(len(demand.workload_ids)))
-    return q, np.array([s[2] for s in states]), np.array([s[3] for s in states]), (q > 0).astype(int)
+    for m, demand in enumerate(active):
+        phases = range(len(demand.workload_ids))
+        q[:, m] = np.min([_counted(n, columns, m, phase, demand) for phase in phases], axis=0)
+    return q, rent, cost, (q > 0).astype(int)
 
 
-def _over_quota(p: AllocationProblem, r: int, nodes) -> bool:
+def _counted(n, columns: Sequence[_Column], m: int, phase: int, demand: ModelDemand):
+    """What the instances ``n`` [states, columns] of a phase count as serving, by the model's rules, [states]."""
+    mine = [i for i, c in enumerate(columns) if (c.model, c.phase) == (m, phase)]
+    rate = np.array([columns[i].rate for i in mine])
+    own = n[:, mine]
+    total = (own * rate).sum(axis=1)
+    counted = total.copy()
+    if demand.survives_loss:
+        counted -= ((own > 0) * rate).max(axis=1, initial=0.0)
+        counted[counted < 1e-9] = 0.0
+    if demand.max_spot_share < 1:
+        firm = np.array([columns[i].firm for i in mine], dtype=bool)
+        counted = np.minimum(counted, (own * rate * firm).sum(axis=1) / (1 - demand.max_spot_share))
+    counted[own.sum(axis=1) < demand.min_replicas] = 0.0
+    return counted
+
+
+def _over_quota(p: AllocationProblem, r: int, used) -> bool:
+    rented = [i for i, pool in enumerate(p.pools) if pool.region == p.regions[r] and pool.market is not Market.OWNED]
+    nodes = used[rented].sum(axis=0)
     return any(
         sum(q.units.get(c, 0) * int(n) for c, n in zip(p.node_configs, nodes, strict=True)) > q.limit
         for q in p.quotas
@@ -225,23 +304,51 @@ def _over_quota(p: AllocationProblem, r: int, nodes) -> bool:
     )
 
 
-def _region_columns(p: AllocationProblem, r: int, active: Sequence[ModelDemand]):
-    """(model, phase, nodes, price, req/s, running) of every template region r sells."""
+@dataclass(frozen=True)
+class _Column:
+    model: int
+    phase: int
+    pool: int
+    nodes: np.ndarray
+    price: float
+    rate: float
+    running: int
+    firm: bool
+
+
+def _region_columns(p: AllocationProblem, r: int, active: Sequence[ModelDemand]) -> list[_Column]:
+    """Every template that a pool of region r sells and its model may use."""
     columns = []
     for m, demand in enumerate(active):
         if p.regions[r] not in demand.regions:
             continue
-        for c in p.candidates:
-            if c.workload_id not in demand.workload_ids:
+        wrong = [c in demand.excluded or (demand.node_configs or (c,)).count(c) == 0 for c in p.node_configs]
+        for pool_at, c in itertools.product(range(len(p.pools)), p.candidates):
+            pool = p.pools[pool_at]
+            if c.workload_id not in demand.workload_ids or pool.region != p.regions[r]:
                 continue
+            if pool.market is Market.SPOT and demand.max_spot_share == 0:
+                continue
+            prices = p.price_usd_per_h[pool_at]
             for i, template_id in enumerate(c.template_ids):
                 nodes = c.counts[i].astype(int)
-                if (p.regions[r], template_id) in p.forbidden:
+                if (pool.name, template_id) in p.forbidden or nodes[wrong].any():
                     continue
-                if np.isnan(p.price_usd_per_h[r][nodes > 0]).any() or c.throughput_mtok_per_s[i] == 0:
+                if np.isnan(prices[nodes > 0]).any() or c.throughput_mtok_per_s[i] == 0:
                     continue
-                price = float(np.nansum(nodes * p.price_usd_per_h[r]))
                 rate = c.throughput_mtok_per_s[i] / 1000 * c.headroom / c.tokens_per_request
-                phase = demand.workload_ids.index(c.workload_id)
-                columns.append((m, phase, nodes, price, rate, p.running.get((p.regions[r], template_id), 0)))
+                if p.outage is not None:
+                    rate /= 1 + sum(n * float(o) for n, o in zip(nodes, p.outage[pool_at], strict=True))
+                columns.append(
+                    _Column(
+                        model=m,
+                        phase=demand.workload_ids.index(c.workload_id),
+                        pool=pool_at,
+                        nodes=nodes,
+                        price=float(np.nansum(nodes * prices)),
+                        rate=rate,
+                        running=p.running.get((pool.name, template_id), 0),
+                        firm=pool.market is not Market.SPOT,
+                    )
+                )
     return columns

@@ -19,8 +19,9 @@ from tasks.allocation.columns import make_columns
 from tasks.allocation.covers import kernels, solver
 from tasks.allocation.covers.fixing import bounds_if_used
 from tasks.allocation.covers.generation import dual_value, generate
-from tasks.allocation.covers.pricing import Grid, dual_prices, grid_steps, lower_bound, model_blocks
+from tasks.allocation.covers.pricing import Grid, dual_prices, lower_bound, model_blocks
 from tasks.allocation.covers.solver import solve_covers
+from tasks.allocation.covers.tables import grid_steps
 from tasks.allocation.ilp import solve_ilp
 from tasks.allocation.types import AllocationProblem, Shortage, SolveLimits, SolveStatus
 
@@ -78,7 +79,7 @@ def test_three_templates_of_a_third_cost_three_not_four() -> None:
     result = solve_covers(p, EXACT)
     assert (result.objective_usd, result.lower_bound_usd, result.status) == (3.0, 3.0, SolveStatus.OPTIMAL)
     model = model_blocks(p, make_columns(p), 1.0)[0]
-    assert lower_bound(model, dual_prices(p, np.zeros((1, 2)), 0.0), Grid(1000, 1)) == 3.0
+    assert lower_bound(model, dual_prices(p, np.zeros((1, 2)), 0.0, np.zeros(0)), Grid(1000, 1)) == 3.0
     down = grid_steps(np.array([1 / 3]), 1000, up=False)
     assert kernels.cover_table(down, np.array([1.0]), 1000)[-1] == 4.0
 
@@ -142,7 +143,7 @@ def test_what_a_column_implies_is_never_above_the_truth() -> None:
         ):
             continue
         found = generate(p, columns, models, Grid(512, 1), EXACT, Clock(EXACT))
-        prices = dual_prices(p, found.duals.supply, found.duals.budget)
+        prices = dual_prices(p, found.duals.supply, found.duals.budget, found.duals.quota)
         implied = bounds_if_used(columns, models, prices, dual_value(p, found.duals), 512)
         used = solve_ilp(p, EXACT)
         ids = [

@@ -34,12 +34,15 @@ def test_numbers_outside_their_bounds(tmp_path: Path, path: Path_) -> None:
 
 
 # A discount, a hit rate or a start that are next to nothing are nothing.
-HARMLESS_AT_ALMOST_NOTHING = {(*M, "prefix_hit_rate"), ("offers", "discount_pct", "aws"), ("policy", "init_minutes")}
+HARMLESS_AT_ALMOST_NOTHING = (
+    {(*M, "prefix_hit_rate"), ("offers", "discount_pct", "aws")}
+    | {("policy", name) for name in ("init_minutes", "max_spot_share", "spot_interrupt_per_h", "spot_recovery_minutes")}
+    | {(*M, "max_spot_share")}
+)
 ONLY_REASONS = {
     "is out of range",
     "is negative",
     "is not a whole number",
-    "a share between 0 and 1 cannot be planned yet",
 }
 
 

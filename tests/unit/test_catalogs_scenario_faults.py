@@ -17,6 +17,7 @@ from catalogs.errors import CoralError, InputError, UnknownNameError
 
 INTEGERS = {
     (*M, "min_regions"),
+    (*M, "min_replicas"),
     ("offers", "date_tolerance_days"),
     ("library", "n_max"),
     ("availability", "default_nodes"),
@@ -52,7 +53,9 @@ class TestNumbers:
 
     def test_blank(self, tmp_path: Path, path: Path_) -> None:
         findings = check(tmp_path, with_value(path, None))
-        nullable = {(*M, "demand_req_per_s"), ("policy", "demand_percentile"), ("policy", "budget_usd_per_h")}
+        nullable = {(*M, "demand_req_per_s"), (*M, "max_spot_share")} | {
+            ("policy", name) for name in ("demand_percentile", "budget_usd_per_h", "spot_recovery_minutes")
+        }
         if path in nullable:
             assert findings == []
         elif path[-2] == "lengths":
@@ -226,7 +229,11 @@ def test_all_faults_at_once_over_sections_and_files(tmp_path: Path) -> None:
         (("policy", "headroom"), {"prefill": 1.5, "decode": 0.9}, "is out of range"),
         ((*M, "slo", "percentile"), 0.99, "is out of range"),
         (("offers", "markets"), ["spot"], "spot is offered but max_spot_share is 0"),
-        (("policy", "max_spot_share"), 0.5, "a share between 0 and 1 cannot be planned yet"),
+        ((*M, "node_configs"), ["L40Sx3"], "is not on offer"),
+        ((*M, "node_configs"), ["L40Z"], "is no GPU and no node configuration"),
+        ((*M, "exclude_node_configs"), ["L4x1", "H100x"], "is no GPU and no node configuration"),
+        ((*M, "n_plus_one"), 1, "is neither true nor false"),
+        (("policy", "n_plus_one"), "no", "is neither true nor false"),
     ],
     ids=lambda v: key(v) if isinstance(v, tuple) else None,
 )

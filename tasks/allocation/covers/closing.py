@@ -17,11 +17,11 @@ from tasks.allocation.covers.master import Duals
 from tasks.allocation.covers.pricing import (
     Grid,
     ModelBlocks,
-    NodePrices,
     dual_prices,
     lower_bound,
     workload_lower_bound,
 )
+from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.formulation import Formulation, Goal, Target, formulate
 from tasks.allocation.highs import MipStatus, solve_mip
 from tasks.allocation.ilp import GoalOutcome
@@ -49,7 +49,7 @@ class CoverRow:
 def cover_rows(problem: AllocationProblem, models: list[ModelBlocks], duals: Duals, grid: Grid) -> list[CoverRow]:
     """Rows per model and per phase of it at the best duals: they lift the relaxation to the covers' bound."""
     ids = [c.workload_id for c in problem.candidates]
-    prices = dual_prices(problem, duals.supply, duals.budget)
+    prices = dual_prices(problem, duals.supply, duals.budget, duals.quota)
     rows = []
     for model in models:
         phases = tuple(ids.index(w) for w in model.demand.workload_ids)
@@ -72,7 +72,7 @@ def close(
     clock: Clock,
 ) -> GoalOutcome:
     """Improve on ``best`` (a plan or none, with a valid bound) until the gap, the work or the time limit is reached."""
-    prices = dual_prices(problem, duals.supply, duals.budget)
+    prices = dual_prices(problem, duals.supply, duals.budget, duals.quota)
     if_used = bounds_if_used(columns, models, prices, dual_value(problem, duals), fixing_size)
     rows = cover_rows(problem, models, duals, grid)
     for most in (_FIRST_COLUMNS, _MOST_COLUMNS):
@@ -150,8 +150,8 @@ def _improve(
 def _add_row(form: Formulation, columns: Columns, row: CoverRow, name: str) -> None:
     mine = np.flatnonzero(np.isin(columns.workload, row.workloads))
     counts = columns.counts[mine].astype(np.float64)
-    new = (counts * row.prices.new[columns.region[mine]]).sum(axis=1)
-    kept = (counts * row.prices.kept[columns.region[mine]]).sum(axis=1)
+    new = (counts * row.prices.new[columns.pool[mine]]).sum(axis=1)
+    kept = (counts * row.prices.kept[columns.pool[mine]]).sum(axis=1)
     terms: list[tuple[pulp.LpVariable, float]] = []
     for i, if_new, if_kept in zip(mine.tolist(), new.tolist(), kept.tolist(), strict=True):
         charge = form.charges.get(i)

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers import kernels
-from tasks.allocation.covers.pricing import Block, ModelBlocks, NodePrices, block_table, grid_steps
+from tasks.allocation.covers.pricing import ModelBlocks
+from tasks.allocation.covers.tables import Block, NodePrices, item_costs, table_below
 
 Floats = NDArray[np.float64]
 
@@ -20,9 +21,10 @@ def bounds_if_used(
     Notation: V_m least cost of covering m at ``prices`` (rates rounded up), LB = sum V_m - ``dual_value`` (duals x
     supply). With one instance of column i in phase w, region r the model costs at least
     c_i + min over g of [rest of the model when w supplies g steps in r + f_wr(g - t_i)] =: c_i + M(t_i),
-    so the plan costs at least LB - V_m + c_i + M(t_i). Minimum regions are left out: that only lowers the bound.
+    so the plan costs at least LB - V_m + c_i + M(t_i). Minimum regions are left out: that only lowers the bound; under rules
+    f_wr and t_i are ``rest`` and ``rest_steps`` of :class:`tasks.allocation.covers.tables.Below`.
     """
-    tables = [[[block_table(b, prices, size, up=True) for b in phases] for phases in model.blocks] for model in models]
+    tables = [[[table_below(b, prices, size) for b in phases] for phases in model.blocks] for model in models]
     joined = [[sum((t.f for t in row), start=np.zeros(size + 1)) for row in per_model] for per_model in tables]
     others = [_others(rows) for rows in joined]
     values = [
@@ -38,18 +40,18 @@ def bounds_if_used(
                 for other, table in enumerate(per_model[r]):
                     if other != w:
                         everything_else += table.f
-                with_item = kernels.best_with_item(everything_else, per_model[r][w].f)
-                steps = grid_steps(block.share, size, up=True)
-                least[block.columns] = bound - value + _first_cost(block, prices) + with_item[steps]
+                own = per_model[r][w]
+                with_item = kernels.best_with_item(everything_else, own.rest)
+                least[block.columns] = bound - value + _first_cost(block, prices) + with_item[own.rest_steps]
     return least
 
 
 def _first_cost(block: Block, prices: NodePrices) -> Floats:
     """Cost of a first instance of every column: without start-up where one runs."""
-    cost = kernels.item_costs(block.node, block.count, prices.new[block.region])
+    cost = item_costs(block, np.ones(len(block.columns), dtype=np.bool_), prices.new)
     running = block.running > 0
     if running.any():
-        cost[running] = kernels.item_costs(block.node[running], block.count[running], prices.kept[block.region])
+        cost[running] = item_costs(block, running, prices.kept)
     return cost
 
 

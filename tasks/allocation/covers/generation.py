@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.master import Duals, Master
-from tasks.allocation.covers.pricing import Grid, ModelBlocks, NodePrices, cheap_covers, dual_prices, lower_bound
+from tasks.allocation.covers.pricing import (
+    Grid,
+    ModelBlocks,
+    cheap_covers,
+    dual_prices,
+    lower_bound,
+    quota_limits,
+)
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
 _ITERATIONS = 80
@@ -38,14 +45,15 @@ def joint_bound(
     problem: AllocationProblem, models: list[ModelBlocks], duals: Duals, grid: Grid
 ) -> tuple[float, list[float]]:
     """A lower bound on any plan's cost: sum of the models' least costs at ``duals``, less duals x supply; and its parts."""
-    prices = dual_prices(problem, duals.supply, duals.budget)
+    prices = dual_prices(problem, duals.supply, duals.budget, duals.quota)
     parts = [lower_bound(model, prices, grid) for model in models]
     return float(sum(parts)) - dual_value(problem, duals), parts
 
 
 def dual_value(problem: AllocationProblem, duals: Duals) -> float:
     """Duals x supply: what the models' least costs count too much."""
-    return float((duals.supply * problem.capacity_nodes).sum()) + duals.budget * (problem.budget_usd_per_h or 0.0)
+    nodes = float((duals.supply * problem.capacity_nodes).sum()) + float(duals.quota @ quota_limits(problem))
+    return nodes + duals.budget * (problem.budget_usd_per_h or 0.0)
 
 
 def generate(
@@ -97,6 +105,7 @@ def _mixed(a: Duals, b: Duals, weight: float) -> Duals:
         weight * a.supply + (1 - weight) * b.supply,
         weight * a.budget + (1 - weight) * b.budget,
         b.model,
+        weight * a.quota + (1 - weight) * b.quota,
     )
 
 
@@ -111,7 +120,7 @@ def _add_covers(
 ) -> tuple[bool, float]:
     """Add each model's cheap covers at ``at``; whether one of them improves the LP at its own ``duals``, and the sum of the
     models' least costs at ``at`` over the grid's covers (inf where a model has none)."""
-    prices: NodePrices = dual_prices(problem, at.supply, at.budget)
+    prices = dual_prices(problem, at.supply, at.budget, at.quota)
     improved, total = False, 0.0
     for m, model in enumerate(models):
         covers, least = cheap_covers(model, prices, grid)

@@ -202,3 +202,74 @@ def best_with_item(rest: Floats, f: Floats) -> Floats:
             best = min(best, value)
         out[t] = best
     return out
+
+
+@numba.njit(cache=True, nogil=True)
+def one_more(f: Floats, steps: Ints, cost: Floats) -> Floats:
+    """h[g] = least cost of one item and at least the rest of g at ``f``."""
+    out = np.full(len(f), np.inf)
+    for g in range(len(f)):
+        for i in range(len(steps)):
+            value = cost[i] + (f[g - steps[i]] if g > steps[i] else f[0])
+            out[g] = min(out[g], value)
+    return out
+
+
+@numba.njit(cache=True, nogil=True)
+def spare_table(
+    steps: Ints, cost: Floats, once: NDArray[np.bool_], lost: Ints, ends: NDArray[np.bool_], size: int
+) -> tuple[Floats, Ints]:
+    """out[g] = min over entries e of the least cost of g + lost[e] steps from entries 0..e, g = 1..size; and that e (-1: none).
+
+    Entries by rising rate; those of ``once`` may be taken once, others any number of times. ``ends``: the last entry of
+    each rate, where the requirement is read.
+    """
+    f = np.full(2 * size + 1, np.inf)
+    f[0] = 0.0
+    out, at = np.full(size + 1, np.inf), np.full(size + 1, -1, dtype=np.int64)
+    out[0] = 0.0
+    for e in range(len(steps)):
+        if steps[e] > 0:
+            if once[e]:
+                for g in range(2 * size, 0, -1):
+                    rest = g - steps[e]
+                    value = cost[e] + (f[rest] if rest > 0 else 0.0)
+                    f[g] = min(f[g], value)
+            else:
+                for g in range(1, 2 * size + 1):
+                    rest = g - steps[e]
+                    value = cost[e] + (f[rest] if rest > 0 else 0.0)
+                    f[g] = min(f[g], value)
+        if ends[e]:
+            for g in range(1, size + 1):
+                if f[g + lost[e]] < out[g]:
+                    out[g] = f[g + lost[e]]
+                    at[g] = e
+    return out, at
+
+
+@numba.njit(cache=True, nogil=True)
+def split_table(firm: Floats, spot: Floats, least: Ints) -> tuple[Floats, Ints]:
+    """out[g] = min over x = least[g]..g of firm[x] + spot[g - x]; and that x."""
+    n = len(firm)
+    out, at = np.full(n, np.inf), np.zeros(n, dtype=np.int64)
+    ends = np.empty(n, dtype=np.int64)  # the last x of every step of ``firm``: more for the same
+    count = 0
+    for x in range(n):
+        if np.isfinite(firm[x]) and (x + 1 == n or firm[x + 1] > firm[x]):
+            ends[count] = x
+            count += 1
+    first = 0
+    for g in range(n):
+        while first < count and ends[first] < least[g]:
+            first += 1
+        for j in range(first, count):
+            x = min(ends[j], g)
+            value = firm[ends[j]] + spot[g - x]
+            if value < out[g]:
+                out[g] = value
+                at[g] = x
+            if ends[j] >= g:
+                break
+    out[0] = 0.0
+    return out, at

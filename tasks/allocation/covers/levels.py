@@ -21,13 +21,16 @@ from tasks.allocation.covers.pricing import (
     Cover,
     Grid,
     ModelBlocks,
-    NodePrices,
     cover_cost,
     cover_use,
     covers_at_levels,
     dual_prices,
     least_by_level,
+    quota_limits,
+    quota_prices,
+    quota_use,
 )
+from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.formulation import Goal, Target, formulate
 from tasks.allocation.highs import MipStatus, QuietHighs, solve_mip
 from tasks.allocation.ilp import GoalOutcome
@@ -47,20 +50,22 @@ _TOLERANCE = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class LevelDuals:
-    """Duals of the level master: per node, per USD/h of budget, per unit of capped shortage, per model and level."""
+    """Duals of the level master: per node, USD/h of budget, unit of capped shortage, model, level, and unit of quota."""
 
     supply: Floats
     budget: float
     shortage: float
     model: Floats
     level: Floats
+    quota: Floats
 
 
 class LevelMaster:
     """Notation: x_j >= 0 share of cover j of model m at level l_j, theta in [0, 1]; every model has an empty cover.
 
     min sum obj_j x_j (THETA: -theta; SHORTAGE: obj = v_m (1 - l_j); COST: obj = cost_j);  sum_j in m x_j = 1;
-    sum U_jrc x_j <= A_rc;  sum rent_j x_j <= B;  COST: sum v_m (1 - l_j) x_j <= S;  THETA: sum_j in m l_j x_j >= theta.
+    sum U_jkc x_j <= A_kc;  sum units_jq x_j <= Q_q;  sum rent_j x_j <= B;  COST: sum v_m (1 - l_j) x_j <= S;
+    THETA: sum_j in m l_j x_j >= theta.
     """
 
     def __init__(
@@ -80,10 +85,13 @@ class LevelMaster:
         for top in [*tops, infinity if cap is None else cap]:
             self._lp.addRow(-infinity, float(top), 0, none, np.zeros(0))
         self._nodes = problem.capacity_nodes.size
+        self._quota_row = self._nodes + 2 + 2 * len(models)
         for _ in models:
             self._lp.addRow(1.0, 1.0, 0, none, np.zeros(0))
         for _ in models:
             self._lp.addRow(0.0 if goal is Goal.THETA else -infinity, infinity, 0, none, np.zeros(0))
+        for quota in problem.quotas:
+            self._lp.addRow(-infinity, float(quota.limit), 0, none, np.zeros(0))
         level_rows = self._nodes + 2 + len(models) + np.arange(len(models), dtype=np.int32)
         is_theta = goal is Goal.THETA
         self._lp.addCol(-1.0 if is_theta else 0.0, 0.0, 1.0, len(models), level_rows, -np.ones(len(models)))
@@ -105,11 +113,13 @@ class LevelMaster:
         level = _level(self._problem, self._columns, cover, demand.model)
         short = demand.weight * (1.0 - level)
         rent, cost = cover_cost(self._columns, cover, self._problem.init_share)
-        use = cover_use(self._columns, cover, self._problem.capacity_nodes.shape).ravel()
-        rows = np.flatnonzero(use)
+        nodes = cover_use(self._columns, cover, self._problem.capacity_nodes.shape)
+        use, units = nodes.ravel(), quota_use(self._problem, nodes)
+        rows, taken = np.flatnonzero(use), np.flatnonzero(units)
         at = self._nodes
-        index = np.concatenate([rows, [at, at + 1, at + 2 + m, at + 2 + len(self._models) + m]]).astype(np.int32)
-        value = np.concatenate([use[rows].astype(np.float64), [rent, short, 1.0, level]])
+        others = [at, at + 1, at + 2 + m, at + 2 + len(self._models) + m]
+        index = np.concatenate([rows, others, self._quota_row + taken]).astype(np.int32)
+        value = np.concatenate([use[rows], [rent, short, 1.0, level], units[taken]]).astype(np.float64)
         objective = {Goal.COST: cost, Goal.SHORTAGE: short, Goal.THETA: 0.0}[self._goal]
         self._lp.addCol(objective, 0.0, highspy.kHighsInf, len(index), index, value)
         self.covers.append((m, cover, level))
@@ -128,7 +138,8 @@ class LevelMaster:
             budget=max(-float(dual[n]), 0.0),
             shortage=max(-float(dual[n + 1]), 0.0),
             model=dual[n + 2 : n + 2 + m],
-            level=np.maximum(dual[n + 2 + m :], 0.0),
+            level=np.maximum(dual[n + 2 + m : self._quota_row], 0.0),
+            quota=np.maximum(-dual[self._quota_row :], 0.0),
         )
         return float(self._lp.getInfo().objective_function_value), float(solution.col_value[0]), duals
 
@@ -183,13 +194,14 @@ def _mixed(a: LevelDuals, b: LevelDuals) -> LevelDuals:
         mix * a.shortage + (1 - mix) * b.shortage,
         b.model,
         mix * a.level + (1 - mix) * b.level,
+        mix * a.quota + (1 - mix) * b.quota,
     )
 
 
 def _prices(problem: AllocationProblem, goal: Goal, duals: LevelDuals) -> NodePrices:
     if goal is Goal.COST:
-        return dual_prices(problem, duals.supply, duals.budget)
-    node = np.nan_to_num(problem.price_usd_per_h) * duals.budget + duals.supply
+        return dual_prices(problem, duals.supply, duals.budget, duals.quota)
+    node = np.nan_to_num(problem.price_usd_per_h) * duals.budget + duals.supply + quota_prices(problem, duals.quota)
     return NodePrices(node, node)
 
 
@@ -206,7 +218,8 @@ def _bound(
 ) -> float:
     """A lower bound on the goal: every model at its cheapest level, less what the duals count too much."""
     prices = _prices(problem, goal, duals)
-    supply = float((duals.supply * problem.capacity_nodes).sum()) + duals.budget * (problem.budget_usd_per_h or 0.0)
+    supply = float((duals.supply * problem.capacity_nodes).sum()) + float(duals.quota @ quota_limits(problem))
+    supply += duals.budget * (problem.budget_usd_per_h or 0.0)
     tables = [least_by_level(model, prices, grid) for model in models]
     parts = [
         float((table + _worth(goal, model.demand.weight, duals, m, len(table))).min())
@@ -336,6 +349,11 @@ def _one_each(
     for r, k in zip(*np.nonzero(use.sum(axis=0) > problem.capacity_nodes), strict=True):
         terms = [(x[j], int(use[j, r, k])) for j in np.flatnonzero(use[:, r, k])]
         model += pulp.LpAffineExpression(terms) <= int(problem.capacity_nodes[r, k])
+    for quota in problem.quotas:
+        units = (use * problem.quota_units(quota)).sum(axis=(1, 2))
+        if units.sum() > quota.limit:
+            terms = [(x[j], int(units[j])) for j in np.flatnonzero(units)]
+            model += pulp.LpAffineExpression(terms) <= quota.limit
     if problem.budget_usd_per_h is not None:
         rents = pulp.LpAffineExpression([(v, rent) for v, (rent, _) in zip(x, costs, strict=True)])
         model += rents <= problem.budget_usd_per_h

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.allocation.columns import Columns
-from tasks.allocation.covers.pricing import Cover, cover_cost, cover_use
+from tasks.allocation.covers.pricing import Cover, cover_cost, cover_use, quota_use
 from tasks.allocation.highs import QuietHighs
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
@@ -18,17 +18,20 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Duals:
-    """Prices of the coupling rows: ``supply`` [region, configuration] USD/h per node, ``budget`` per USD/h, ``model``."""
+    """Prices of the coupling rows: ``supply`` [pool, configuration] USD/h per node, ``budget`` per USD/h, ``model``,
+    ``quota`` per unit."""
 
     supply: Floats
     budget: float
     model: Floats
+    quota: Floats
 
 
 class Master:
     """Notation: x_j >= 0 share of cover j of model m, z_m >= 0 share of m not served, at a price above any plan's.
 
-    min sum cost_j x_j + M z_m;  sum_j in m x_j + z_m >= 1;  sum U_jrc x_j <= A_rc;  sum rent_j x_j <= B.
+    min sum cost_j x_j + M z_m;  sum_j in m x_j + z_m >= 1;  sum U_jkc x_j <= A_kc;  sum rent_j x_j <= B;
+    sum units_jq x_j <= Q_q.
     """
 
     def __init__(self, problem: AllocationProblem, columns: Columns, models: int, limits: SolveLimits) -> None:
@@ -47,7 +50,10 @@ class Master:
             self._lp.addRow(-infinity, float(a), 0, empty_index, empty_value)
         budget = problem.budget_usd_per_h
         self._lp.addRow(-infinity, infinity if budget is None else budget, 0, empty_index, empty_value)
-        self._first_model_row = problem.capacity_nodes.size + 1
+        for quota in problem.quotas:
+            self._lp.addRow(-infinity, float(quota.limit), 0, empty_index, empty_value)
+        self._budget_row = problem.capacity_nodes.size
+        self._first_model_row = problem.capacity_nodes.size + 1 + len(problem.quotas)
         for m in range(models):
             self._lp.addRow(1.0, infinity, 0, empty_index, empty_value)
             row = np.array([self._first_model_row + m], dtype=np.int32)
@@ -64,8 +70,11 @@ class Master:
         rent, cost = cover_cost(self._columns, cover, self._problem.init_share)
         flat = use.ravel()
         rows = np.flatnonzero(flat)
-        index = np.concatenate([rows, [self._first_model_row - 1, self._first_model_row + m]]).astype(np.int32)
-        value = np.concatenate([flat[rows].astype(np.float64), [rent, 1.0]])
+        units = quota_use(self._problem, use)
+        taken = np.flatnonzero(units)
+        at = self._budget_row
+        index = np.concatenate([rows, [at], at + 1 + taken, [self._first_model_row + m]]).astype(np.int32)
+        value = np.concatenate([flat[rows], [rent], units[taken], [1.0]]).astype(np.float64)
         self._lp.addCol(cost, 0.0, highspy.kHighsInf, len(index), index, value)
         self.covers.append((m, cover))
         self.costs.append(cost)
@@ -75,7 +84,9 @@ class Master:
 
     def last_reduced_cost(self, duals: Duals) -> float:
         """Reduced cost of the cover added last: below 0 it may improve the LP."""
-        cost = self.costs[-1] + float((duals.supply * self.uses[-1]).sum()) + duals.budget * self.rents[-1]
+        use = self.uses[-1]
+        cost = self.costs[-1] + float((duals.supply * use).sum()) + duals.budget * self.rents[-1]
+        cost += float(duals.quota @ quota_use(self._problem, use))
         return cost - float(duals.model[self.covers[-1][0]])
 
     def solve(self) -> tuple[float, Duals, Floats]:
@@ -86,8 +97,9 @@ class Master:
             raise RuntimeError(f"the master LP ended with {status.name}")
         solution = self._lp.getSolution()
         dual = np.asarray(solution.row_dual, dtype=np.float64)
-        supply = np.maximum(-dual[: self._first_model_row - 1], 0.0).reshape(self._problem.capacity_nodes.shape)
-        duals = Duals(supply, max(-float(dual[self._first_model_row - 1]), 0.0), dual[self._first_model_row :])
+        at, models = self._budget_row, self._first_model_row
+        supply = np.maximum(-dual[:at], 0.0).reshape(self._problem.capacity_nodes.shape)
+        duals = Duals(supply, max(-float(dual[at]), 0.0), dual[models:], np.maximum(-dual[at + 1 : models], 0.0))
         shares = np.asarray(solution.col_value, dtype=np.float64)[self._models :]
         return float(self._lp.getInfo().objective_function_value), duals, shares
 

@@ -24,7 +24,7 @@ def best_of_pool(
 ) -> tuple[NDArray[np.int64] | None, float]:
     """Instances per column and objective of the best plan within the pool; (None, inf) if it holds none.
 
-    Notation: x_j binary, cover j is taken; min sum cost_j x_j; one cover per model; capacity; budget.
+    Notation: x_j binary, cover j is taken; min sum cost_j x_j; one cover per model; capacity; quotas; budget.
     """
     model = pulp.LpProblem("pool", pulp.LpMinimize)
     x = [pulp.LpVariable(f"x{j}", 0, 1, cat=pulp.LpInteger) for j in range(len(master.covers))]
@@ -39,6 +39,11 @@ def best_of_pool(
     if problem.budget_usd_per_h is not None:
         rent = pulp.LpAffineExpression(list(zip(x, master.rents, strict=True)))
         model += rent <= problem.budget_usd_per_h, "budget"
+    for q, quota in enumerate(problem.quotas):
+        units = (use * problem.quota_units(quota)).sum(axis=(1, 2))
+        if units.sum() > quota.limit:
+            terms = [(x[j], int(units[j])) for j in np.flatnonzero(units)]
+            model += pulp.LpAffineExpression(terms) <= quota.limit, f"quota{q}"
     outcome = solve_mip(model, limits, time_s=clock.left() / 2, most_looks=looks(len(x), _WORK), clock=clock)
     if outcome.values is None:
         return None, math.inf

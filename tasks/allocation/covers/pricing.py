@@ -8,6 +8,7 @@ rounded down take four.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,29 +16,10 @@ from numpy.typing import NDArray
 
 from tasks.allocation.columns import RATE_TOLERANCE, Columns
 from tasks.allocation.covers import kernels
+from tasks.allocation.covers.tables import Below, Block, NodePrices, Table, table_above, table_below
 from tasks.allocation.types import AllocationProblem, ModelDemand
 
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class NodePrices:
-    """What a node costs in the subproblem, by [region, configuration]: for new instances and for those that run."""
-
-    new: Floats
-    kept: Floats
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Columns of one workload in one region, by falling share. ``node``/``count``: its nodes, padded with count 0."""
-
-    columns: NDArray[np.intp]
-    region: int
-    node: NDArray[np.int16]
-    count: NDArray[np.int16]
-    share: Floats
-    running: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +47,6 @@ class Grid:
     unit: int
 
 
-@dataclass(slots=True)
-class BlockTable:
-    """Cover costs of one block: layers by bundle of running instances; the last is f."""
-
-    items: NDArray[np.intp]
-    steps: NDArray[np.int64]
-    cost: Floats
-    layers: list[Floats]
-    bundles: list[tuple[int, int, int, float]]  # row, copies, steps, cost
-
-    @property
-    def f(self) -> Floats:
-        """f[g] = least cost of at least g steps, running instances included."""
-        return self.layers[-1]
-
-
 def model_blocks(problem: AllocationProblem, columns: Columns, share: float) -> list[ModelBlocks]:
     """The active models' blocks; shares are of ``share`` times the demand. A model without any block has none."""
     ids = {candidates.workload_id: w for w, candidates in enumerate(problem.candidates)}
@@ -90,55 +56,55 @@ def model_blocks(problem: AllocationProblem, columns: Columns, share: float) -> 
         regions = []
         for region in sorted(demand.regions):
             r = problem.regions.index(region)
-            phases = [_block(columns, ids[w], r, target) for w in demand.workload_ids]
+            phases = [_block(problem, columns, demand, ids[w], r, target) for w in demand.workload_ids]
             if all(len(block.columns) for block in phases):
                 regions.append(tuple(phases))
         models.append(ModelBlocks(demand, tuple(regions), max(demand.min_regions, 1)))
     return models
 
 
-def _block(columns: Columns, workload: int, region: int, target: float) -> Block:
+def _block(
+    problem: AllocationProblem, columns: Columns, demand: ModelDemand, workload: int, region: int, target: float
+) -> Block:
     rows = np.flatnonzero((columns.workload == workload) & (columns.region == region))
     rows = rows[np.argsort(-columns.rate_req_per_s[rows], kind="stable")]
     counts = columns.counts[rows]
     width = max(1, int((counts > 0).sum(axis=1).max(initial=1)))
-    node = np.argsort(counts == 0, axis=1, kind="stable")[:, :width].astype(np.int16)
+    node = np.argsort(counts == 0, axis=1, kind="stable")[:, :width]
+    first = columns.pool[rows].astype(np.int64)[:, None] * counts.shape[1]  # its pool's place in the flattened arrays
     return Block(
         columns=rows,
-        region=region,
-        node=np.ascontiguousarray(node),
-        count=np.ascontiguousarray(np.take_along_axis(counts, node.astype(np.intp), axis=1)),
+        node=np.ascontiguousarray(first + node, dtype=np.int32),
+        count=np.ascontiguousarray(np.take_along_axis(counts, node, axis=1)),
         share=columns.rate_req_per_s[rows] / target,
         running=np.minimum(columns.running[rows], columns.max_instances[rows]),
+        firm=columns.is_firm(problem)[rows],
+        demand=demand,
     )
 
 
 def lower_bound(model: ModelBlocks, prices: NodePrices, grid: Grid) -> float:
     """No cover of the model costs less than this at ``prices``; inf if there is no cover."""
-    tables = [[block_table(block, prices, grid.size, up=True) for block in phases] for phases in model.blocks]
+    tables = [[table_below(block, prices, grid.size) for block in phases] for phases in model.blocks]
     return _least(model, [_together(row) for row in tables], [_least_presence(row) for row in tables], grid)
 
 
 def workload_lower_bound(model: ModelBlocks, phase: int, prices: NodePrices, grid: Grid) -> float:
     """As :func:`lower_bound` for one phase alone, wherever it runs."""
-    f = [block_table(phases[phase], prices, grid.size, up=True).f for phases in model.blocks]
+    f = [table_below(phases[phase], prices, grid.size).f for phases in model.blocks]
     return _least(model, f, [0.0] * len(f), grid, wanted=1)
 
 
-def _together(tables: list[BlockTable]) -> Floats:
+def _together(tables: Sequence[Table | Below]) -> Floats:
     total = tables[0].f.copy()
     for table in tables[1:]:
         total += table.f
     return total
 
 
-def _least_presence(tables: list[BlockTable]) -> float:
-    """Cost of being in a region at all: the cheapest instance of each phase."""
-    return float(sum(min(table.cost.min(initial=np.inf), _cheapest_bundle(table)) for table in tables))
-
-
-def _cheapest_bundle(table: BlockTable) -> float:
-    return min((cost / copies for _, copies, _, cost in table.bundles), default=np.inf)
+def _least_presence(tables: Sequence[Table | Below]) -> float:
+    """Cost of being in a region at all."""
+    return float(sum(table.presence for table in tables))
 
 
 def _least(model: ModelBlocks, f: list[Floats], presence: list[float], grid: Grid, wanted: int | None = None) -> float:
@@ -198,7 +164,7 @@ def least_by_level(model: ModelBlocks, prices: NodePrices, grid: Grid) -> Floats
     out[0] = 0.0
     if not model.blocks:
         return out
-    tables = [[block_table(block, prices, grid.size, up=True) for block in phases] for phases in model.blocks]
+    tables = [[table_below(block, prices, grid.size) for block in phases] for phases in model.blocks]
     below = np.array([kernels.coarse_lower(_together(row), grid.unit) for row in tables])
     if len(tables) == 1:
         return np.asarray(below[0])
@@ -207,11 +173,11 @@ def least_by_level(model: ModelBlocks, prices: NodePrices, grid: Grid) -> Floats
     return np.asarray(np.minimum.accumulate(least[::-1])[::-1])
 
 
-def _tables_down(model: ModelBlocks, prices: NodePrices, grid: Grid) -> list[list[BlockTable]]:
-    return [[block_table(block, prices, grid.size, up=False) for block in phases] for phases in model.blocks]
+def _tables_down(model: ModelBlocks, prices: NodePrices, grid: Grid) -> list[list[Table]]:
+    return [[table_above(block, prices, grid.size) for block in phases] for phases in model.blocks]
 
 
-def _cells_down(model: ModelBlocks, tables: list[list[BlockTable]], grid: Grid) -> Floats:
+def _cells_down(model: ModelBlocks, tables: list[list[Table]], grid: Grid) -> Floats:
     """Costs of whole cells per region; cell 0 is mere presence where several regions are wanted."""
     cells = np.array([_together(row)[:: grid.unit] for row in tables])
     cells[:, 0] = [_least_presence(row) for row in tables] if model.wanted > 1 else 0.0
@@ -228,90 +194,46 @@ def _walk_regions(taken: NDArray[np.int64], source: NDArray[np.int64], j: int, k
     return split
 
 
-def _cover(model: ModelBlocks, tables: list[list[BlockTable]], split: list[int], grid: Grid) -> Cover:
+def _cover(model: ModelBlocks, tables: list[list[Table]], split: list[int], grid: Grid) -> Cover:
     chosen: dict[int, int] = {}
     for r, cell in enumerate(split):
         if cell > 0 or (cell == 0 and model.wanted > 1):
-            for block, table in zip(model.blocks[r], tables[r], strict=True):
-                _walk_back(block, table, cell * grid.unit, chosen)
+            for table in tables[r]:
+                chosen.update(table.walk(cell * grid.unit))
     rows = np.array(sorted(chosen), dtype=np.intp)
     return Cover(rows, np.array([chosen[i] for i in rows], dtype=np.int64))
 
 
-def _walk_back(block: Block, table: BlockTable, g: int, chosen: dict[int, int]) -> None:
-    """Add to ``chosen`` the instances behind f[g]; at g = 0 the single cheapest one (presence)."""
-
-    def take(row: int, copies: int) -> None:
-        column = int(block.columns[row])
-        chosen[column] = chosen.get(column, 0) + copies
-
-    if g == 0:
-        cheapest = int(np.argmin(table.cost)) if len(table.cost) else -1
-        bundle = min(table.bundles, key=lambda b: b[3] / b[1], default=None)
-        if bundle is not None and (cheapest < 0 or bundle[3] / bundle[1] <= table.cost[cheapest]):
-            take(bundle[0], 1)
-        else:
-            take(int(table.items[cheapest]), 1)
-        return
-    for layer in range(len(table.bundles), 0, -1):
-        if g > 0 and table.layers[layer][g] < table.layers[layer - 1][g]:
-            row, copies, steps, _ = table.bundles[layer - 1]
-            take(row, copies)
-            g = max(g - steps, 0)
-    f = table.layers[0]
-    while g > 0:
-        rest = np.maximum(g - table.steps, 0)
-        best = int(np.argmin(table.cost + f[rest]))
-        take(int(table.items[best]), 1)
-        g = int(rest[best])
-
-
-def block_table(block: Block, prices: NodePrices, size: int, *, up: bool) -> BlockTable:
-    """f of one block: unbounded new instances, then each running template as bundles of 1, 2, 4, ... copies kept."""
-    steps = grid_steps(block.share, size, up=up)
-    cost = kernels.item_costs(block.node, block.count, prices.new[block.region])
-    items = kernels.useful_items(steps, cost)
-    layers = [kernels.cover_table(steps[items], cost[items], size)]
-    bundles: list[tuple[int, int, int, float]] = []
-    rows = np.flatnonzero(block.running > 0)
-    if len(rows):
-        kept = kernels.item_costs(block.node[rows], block.count[rows], prices.kept[block.region])
-        for row, each in zip(rows.tolist(), kept.tolist(), strict=True):
-            for copies in _binary_split(int(block.running[row])):
-                # A bundle's own rate is rounded once, not each copy's: tighter either way.
-                many = int(grid_steps(block.share[row : row + 1] * copies, size, up=up)[0])
-                bundles.append((row, copies, many, each * copies))
-                layers.append(kernels.add_bundle(layers[-1], many, each * copies))
-    return BlockTable(items, steps[items], cost[items], layers, bundles)
-
-
-def grid_steps(share: Floats, size: int, *, up: bool) -> NDArray[np.int64]:
-    """Shares of the demand as whole steps, at most ``size``."""
-    exact = share * size
-    return np.asarray(np.minimum(np.ceil(exact) if up else np.floor(exact), size), dtype=np.int64)
-
-
-def _binary_split(n: int) -> list[int]:
-    """1, 2, 4, ... and a rest that add up to n: any count up to n is a sum of some of them."""
-    parts, size = [], 1
-    while n > 0:
-        parts.append(min(size, n))
-        n -= parts[-1]
-        size *= 2
-    return parts
-
-
-def dual_prices(problem: AllocationProblem, supply: Floats, budget: float, *, start_up: bool = True) -> NodePrices:
-    """Node prices with duals added: (1 + K + budget) p + supply for new ones, without K for those that run."""
+def dual_prices(problem: AllocationProblem, supply: Floats, budget: float, quota: Floats) -> NodePrices:
+    """Node prices with duals added: (1 + K + budget) p + supply + units x quota for new ones, without K for those that run."""
     base = np.nan_to_num(problem.price_usd_per_h)
-    k = problem.init_share if start_up else 0.0
-    return NodePrices(base * (1 + k + budget) + supply, base * (1 + budget) + supply)
+    supply = supply + quota_prices(problem, quota)
+    return NodePrices(base * (1 + problem.init_share + budget) + supply, base * (1 + budget) + supply)
+
+
+def quota_prices(problem: AllocationProblem, quota: Floats) -> Floats:
+    """What a node costs at duals of the quotas, [pool, configuration]."""
+    total = np.zeros(problem.price_usd_per_h.shape)
+    for dual, row in zip(quota.tolist(), problem.quotas, strict=True):
+        if dual > 0:
+            total += dual * problem.quota_units(row)
+    return total
+
+
+def quota_use(problem: AllocationProblem, use: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Units of every quota that ``use`` [pool, configuration] nodes take."""
+    return np.array([int((use * problem.quota_units(quota)).sum()) for quota in problem.quotas], dtype=np.int64)
+
+
+def quota_limits(problem: AllocationProblem) -> NDArray[np.int64]:
+    """The quotas' limits."""
+    return np.array([quota.limit for quota in problem.quotas], dtype=np.int64)
 
 
 def cover_use(columns: Columns, cover: Cover, shape: tuple[int, int]) -> NDArray[np.int64]:
-    """Nodes a cover uses, [region, configuration]."""
+    """Nodes a cover uses, [pool, configuration]."""
     used = np.zeros(shape, dtype=np.int64)
-    np.add.at(used, columns.region[cover.columns], columns.counts[cover.columns] * cover.instances[:, None])
+    np.add.at(used, columns.pool[cover.columns], columns.counts[cover.columns] * cover.instances[:, None])
     return used
 
 

@@ -9,7 +9,6 @@ least costs as rows, closes the rest.
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,12 +24,13 @@ from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
 from tasks.allocation.formulation import Goal, Target
 from tasks.allocation.highs import MipStatus
-from tasks.allocation.ilp import GoalOutcome, allocate, solve_goal, status_of
-from tasks.allocation.outcome import exceeded_quotas, objective_usd, relative_gap
-from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
+from tasks.allocation.ilp import GoalOutcome, allocate, solve_goal
+from tasks.allocation.outcome import objective_usd, relative_gap
+from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits
 
 _MANY_REGIONS = 3  # up to so many, regions are joined exactly for the bound
 _COARSE, _FINE, _CELLS = 4096, 65536, 512
+_SPLIT = 16384
 _FIXING, _FIXING_MANY = 2048, 1024
 _DIVING = 2048
 _DIVES, _DIVE_ABOVE, _DIVE_UNTIL = 6, 5e-3, 0.5
@@ -40,23 +40,8 @@ _ILP_WORK = 400  # each of its ILPs with so many looks at 800 columns
 
 
 def solve_covers(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage: bool = True) -> AllocationResult:
-    """Least-cost instances by covers; same rules, statuses and shortages as :func:`tasks.allocation.ilp.solve_ilp`.
-
-    Quotas over several configurations are left out first: an answer within them is the answer. Else the reference ILP,
-    which has them as rows, answers, with the better of both bounds.
-    """
-    if not problem.quotas:
-        return allocate(problem, limits, covers_goal, allow_shortage=allow_shortage)
-    relaxed = allocate(replace(problem, quotas=()), limits, covers_goal, allow_shortage=allow_shortage)
-    if relaxed.status in (SolveStatus.INFEASIBLE, SolveStatus.ERROR) or not exceeded_quotas(problem, relaxed):
-        return relaxed
-    exact = allocate(problem, limits, solve_goal, allow_shortage=allow_shortage)
-    if relaxed.theta < 1 or exact.theta < 1 or not exact.instances:
-        return replace(exact, theta_upper=min(exact.theta_upper, relaxed.theta_upper))
-    bound = min(max(exact.lower_bound_usd, relaxed.lower_bound_usd), exact.objective_usd)
-    gap = relative_gap(exact.objective_usd, bound)
-    is_cut = SolveStatus.TIME_LIMIT in (exact.status, relaxed.status)
-    return replace(exact, lower_bound_usd=bound, gap=gap, status=status_of(gap, is_cut=is_cut))
+    """Least-cost instances by covers; same rules, statuses and shortages as :func:`tasks.allocation.ilp.solve_ilp`."""
+    return allocate(problem, limits, covers_goal, allow_shortage=allow_shortage)
 
 
 def covers_goal(
@@ -139,7 +124,10 @@ def _most_regions(models: list[ModelBlocks]) -> int:
 
 
 def _grid(size: int, models: list[ModelBlocks]) -> Grid:
-    """``size`` steps in cells of several where regions are joined; fewer steps and finer cells for many regions."""
+    """``size`` steps in cells of several where regions are joined; fewer steps and finer cells for many regions, fewer where
+    firm and spot are joined."""
+    if any(block.is_split for model in models for phases in model.blocks for block in phases):
+        size = min(size, _SPLIT)
     if _most_regions(models) > _MANY_REGIONS:
         size = min(size, 8192)
         return Grid(size, max(1, size // (2 * _CELLS)))
