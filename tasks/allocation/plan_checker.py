@@ -110,6 +110,7 @@ def _header_faults(plan: Plan) -> list[str]:
         faults.append(f"inputs.running_plan_version is {version} with running_basis {basis}")
     if not _ENGINE.match(plan.inputs.engine):
         faults.append(f"inputs.engine {plan.inputs.engine!r} is not a name and a version")
+    faults += _running_faults(plan)
     for name in ("homo_optimal_usd_per_h", "homo_greedy_usd_per_h", "full_use_usd_per_h"):
         cost = getattr(plan.baselines, name)
         if cost is not None and not (math.isfinite(cost) and cost >= 0):
@@ -117,6 +118,20 @@ def _header_faults(plan: Plan) -> list[str]:
     optimal, bound = plan.baselines.homo_optimal_usd_per_h, plan.baselines.homo_optimal_lower_bound_usd_per_h
     if optimal is not None and bound is not None and bound > optimal * (1 + TOLERANCE):
         faults.append(f"the homogeneous bound {bound} exceeds its cost {optimal}")
+    return faults
+
+
+def _running_faults(plan: Plan) -> list[str]:
+    """Where it is known from what runs: a version before this one, or when a fleet was seen, as the basis says."""
+    inputs, faults = plan.inputs, []
+    is_version = inputs.running_basis in ("last_applied", "last_published")
+    version, seen = inputs.running_plan_version, inputs.running_observed_at
+    if inputs.running_basis not in ("fleet", "last_applied", "last_published", "none"):
+        faults.append(f"inputs.running_basis is {inputs.running_basis!r}")
+    if (version is not None) != is_version or (version is not None and not 1 <= version < plan.plan_version):
+        faults.append(f"inputs.running_plan_version is {version} by {inputs.running_basis}")
+    if (seen is not None) != (inputs.running_basis == "fleet") or (seen is not None and not _UTC.match(seen)):
+        faults.append(f"inputs.running_observed_at is {seen!r} by {inputs.running_basis}")
     return faults
 
 

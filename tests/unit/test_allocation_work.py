@@ -104,7 +104,7 @@ def test_a_clock_that_cuts_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check_result(p, result) == []
     assert result.gap > 1e-6
     assert result.status is SolveStatus.TIME_LIMIT
-    short = solve_covers(scarce(1, 2), LIMITS)
+    short = solve_covers(scarce(6, 2), LIMITS)
     assert short.status is SolveStatus.SHORTFALL
     assert "the time limit ended the search" in short.note
 
