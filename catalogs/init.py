@@ -18,7 +18,7 @@ price_as_of: 2025-05-01           # prices nearest to this day are used; farther
 
 offers:
   regions: [aws/eu-central-1, own/frankfurt]   # provider/region; those of offers.csv work too
-  markets: [on_demand, owned]     # on_demand, spot, owned
+  markets: [on_demand, owned]     # on_demand, spot (see policy.max_spot_share), owned; side by side, each at its price
   file: offers.csv                # your own prices and machines; they replace the catalog's for the same machine
   discount_pct: {aws: 12}         # your negotiated discount
   exclude_gpus: [T4, V100-16GB-SXM2]   # or include_gpus: [...], or node_configs: [L40Sx1, ...]
@@ -37,6 +37,11 @@ models:
     slo: {ttft_ms: 1000, tpot_ms: 50, percentile: 99}   # milliseconds
     regions: [aws/eu-central-1]   # default: all of offers.regions
     min_regions: 1
+    # min_replicas: 2             # instances of each phase in every region that serves it
+    # n_plus_one: true            # a region goes on serving when a phase's largest instance there is lost
+    # max_spot_share: 0.5         # of what a region serves, at most so much on spot; default: the policy's
+    # node_configs: [L40S, L4x4]  # the only nodes it may use (a GPU = all its counts); exclude_node_configs: those it may not
+    # weight: 2                   # counts so much where demand cannot be met and shortage is priority
   - model: my-org/my-8b-chat      # ... or a model of your own, from its Hugging Face config.json
     config: models/my-8b-chat.json
     lengths: {input: 621, output: 126}
@@ -46,6 +51,11 @@ library: {n_max: 3, rho: 12, mode: cycle}      # nodes per instance; GPU memory 
 
 policy:
   shortage: uniform               # or priority (by each model's weight)
+  # budget_usd_per_h: 40          # the rent may not exceed it; where it is too little, the most is served for it
+  # max_spot_share: 0.5           # with spot in offers.markets: at most so much of what a region serves of a model
+  # spot_interrupt_per_h: 0.05    # how often a spot machine is taken back, where offers.csv does not say (interrupt_per_h)
+  # spot_recovery_minutes: 6      # how long its instance is then down (default: init_minutes)
+  # n_plus_one: true              # for every model that does not say otherwise
   # safety_percentile: 90         # plan with rates that hold in so many % of cases, given their errors
   # measured_only: true           # use only rates that are measured or fitted to measurements
   # launchable_only: true         # use only templates that stock engines launch; the plan says what that costs

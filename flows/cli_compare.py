@@ -130,7 +130,7 @@ def _steps(found: Comparison) -> list[Line]:
 
     lines = [Line("Steps", "bold")]
     if found.kept:
-        lines += wrapped(f"{found.kept} instances stay as they are")
+        lines += wrapped("1 instance stays as it is" if found.kept == 1 else f"{found.kept} instances stay as they are")
     rows = []
     regions = {step.unit.region for step in found.steps.steps}
     for number, step in enumerate(found.steps.steps, 1):

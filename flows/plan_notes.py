@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalogs.types import Provenance
+from flows.rule_notes import rule_notes
 from tasks.allocation.plan import PlanWarning
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan, solver_note: str = "") -> 
     if derived:
         text = f"not sold as such, price derived: {_listed(derived)}"
         notes.append(PlanWarning(code="derived_offers", text=text))
+    notes += rule_notes(loaded, plan)
     policy = loaded.scenario.policy
     if policy.safety_percentile is not None and plan.instances:
         errors = [i.rel_error for i in plan.instances]

@@ -163,9 +163,10 @@ def _instance_lines(instance: PlanInstance) -> list[Line]:
     market = "" if instance.market.value == "on_demand" else f" {instance.market.value}"
     plural = "instance" if instance.instances == 1 else "instances"
     each = "" if instance.instances == 1 else " each"
+    left = "" if instance.delivered_share == 1 else f", {instance.delivered_share:.1%} of it after interruptions"
     head = (
         f"  {instance.region}{market}   {instance.instances} {plural}{new}   "
-        f"{number(instance.throughput_tok_per_s)} tok/s{each}   {money(instance.cost_usd_per_h)} USD/h{each}   "
+        f"{number(instance.throughput_tok_per_s)} tok/s{each}{left}   {money(instance.cost_usd_per_h)} USD/h{each}   "
         f"launch class {instance.launch_class.value}"
     )
     spans = [f"[{stage.layers[0]}-{stage.layers[1]}]" for stage in instance.stages]
@@ -241,7 +242,8 @@ def _cost_section(plan: Plan) -> list[Line]:
 def _demand_met(plan: Plan) -> str:
     """The common share where one was shared out (it has a certified limit), else the share of each model."""
     if plan.theta > 0 and plan.theta_upper < 1:
-        return f"{plan.theta:.1%} of every model's; at most {plan.theta_upper:.1%} is possible"
+        at = " at this headroom" if any(row.headroom_basis == "simulated" for row in plan.workloads) else ""
+        return f"{plan.theta:.1%} of every model's; at most {plan.theta_upper:.1%} is possible{at}"
     missing = {row.workload_id: row.missing_tok_per_s for row in plan.shortfalls}
     shares: dict[str, float] = {}
     for row in plan.workloads:

@@ -179,7 +179,8 @@ class _Search:
         bound, objective = found.result.lower_bound_usd, same.result.objective_usd
         gap = max(0.0, (objective - bound) / objective) if objective > 0 else 0.0
         status = SolveStatus.GAP if same.result.status is SolveStatus.OPTIMAL and gap > 0 else same.result.status
-        result = replace(same.result, lower_bound_usd=min(bound, objective), gap=gap, status=status)
+        upper = max(same.result.theta, found.result.theta_upper)  # that of the few templates is none of all
+        result = replace(same.result, lower_bound_usd=min(bound, objective), gap=gap, status=status, theta_upper=upper)
         return replace(same, problem=found.problem, result=result, set_aside=found.set_aside)
 
     def lower(self, last: Settled) -> Settled:

@@ -31,6 +31,7 @@ _NOTHING_MISSING = 1e-6  # as the checker sees it
 # More nodes than any demand takes, and far from overflow.
 _AMPLE_NODES = 1 << 40
 _GAP, _WORK, _TIME_S = 1e-3, 300, 60.0
+_ANOTHER_SPLIT = "another split of the present supply"
 _NO_SUPPLY = "no extra supply of what its regions sell would close it"
 
 
@@ -58,7 +59,7 @@ class Shortfall:
     """A workload's missing tokens/s (requests the plan does not serve x tokens per request) and what would close it.
 
     ``extra``: cheapest extra nodes for its model while the plan's other models keep theirs; ``extra_rent_usd_per_h`` is
-    what the plan's rent grows by with them. Empty with ``reason`` where nothing sold would close it.
+    what the plan's rent grows by with them. Empty with ``reason`` where nothing sold would close it, or nothing is needed.
     ``quotas`` are the quotas over several configurations that are spent, as texts.
     ``regions`` is (served from, wanted) where a model that wants several regions is in fewer, else None.
     """
@@ -90,7 +91,7 @@ class Shortfall:
         parts = [f"+{e.nodes} {e.node_config} in {e.region} (+{e.usd_per_h:.2f} USD/h)" for e in self.extra]
         if self.budget_binds:
             parts.append(f"budget +{self.extra_rent_usd_per_h:.2f} USD/h")
-        return "; ".join(parts) or "another split of the present supply"
+        return "; ".join(parts) or _ANOTHER_SPLIT
 
 
 def explain_shortfalls(
@@ -98,7 +99,8 @@ def explain_shortfalls(
 ) -> tuple[Shortfall, ...]:
     """One row per workload of every model not served in full or from too few regions; empty where nothing is missing.
 
-    Solves one small ILP per short model (see :func:`_cheapest_extra`).
+    Solves one small ILP per short model (see :func:`_cheapest_extra`). A model that idle nodes could serve alone needs none:
+    it is served less for the others' sake, and they are named.
     """
     used = used_nodes(problem, result.instances)
     rent = result.cost_usd_per_h
@@ -129,7 +131,28 @@ def explain_shortfalls(
             for candidates in problem.candidates
             if candidates.workload_id in demand.workload_ids
         )
-    return tuple(rows)
+    return tuple(_with_cause(problem, result, row, rows) for row in rows)
+
+
+def _with_cause(
+    problem: AllocationProblem, result: AllocationResult, row: Shortfall, rows: Sequence[Shortfall]
+) -> Shortfall:
+    """``row`` with the reason why it needs nothing by itself, where that is so."""
+    if row.extra or row.reason or row.budget_binds:
+        return row
+    if result.theta_upper >= 1 - _NOTHING_MISSING:
+        return replace(row, reason=_ANOTHER_SPLIT)  # not proven impossible
+    short = {r.workload_id for r in rows if r.extra or r.budget_binds or (r.reason and r.reason != _ANOTHER_SPLIT)}
+    holding = sorted(d.model for d in problem.demands if short & set(d.workload_ids))
+    others = sorted({d.model for d in problem.demands for r in rows if r.workload_id in d.workload_ids})
+    mine = next(d.model for d in problem.demands if row.workload_id in d.workload_ids)
+    if holding:
+        cause = f"the common share is held down by {', '.join(holding)}"
+    else:
+        cause = (
+            f"it does for {' or '.join(m for m in others if m != mine) or 'others'} as well, but not for all at once"
+        )
+    return replace(row, reason=f"none for this model alone, what is idle would serve it: {cause}")
 
 
 def _template_rows(problem: AllocationProblem) -> dict[tuple[str, str], tuple[int, int]]:

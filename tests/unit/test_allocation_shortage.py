@@ -82,7 +82,19 @@ def test_the_cheapest_extra_supply_closes_each_shortfall() -> None:
     assert rows["a-aggregated"].missing_tok_per_s == 20.0
     assert [(e.node_config, e.nodes, e.usd_per_h) for e in rows["a-aggregated"].extra] == [("L4x1", 1, 1.0)]
     assert rows["b-aggregated"].extra == ()
-    assert rows["b-aggregated"].extra_text() == "another split of the present supply"
+    assert rows["b-aggregated"].extra_text() == (
+        "none for this model alone, what is idle would serve it: the common share is held down by a"
+    )
+
+
+def test_each_of_two_could_be_served_alone_but_not_both() -> None:
+    # One node each serves half of both; the third is idle, and either could have it.
+    a = workload("a", Phase.AGGREGATED, {"ta": ({"L4x1": 1}, 10)}, CONFIGS)
+    b = workload("b", Phase.AGGREGATED, {"tb": ({"L4x1": 1}, 10)}, CONFIGS)
+    p = problem([a, b], {"a": 20.0, "b": 20.0}, {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 3})
+    rows = {row.workload_id: row.extra_text() for row in explain_shortfalls(p, solved(p), EXACT)}
+    alone = "none for this model alone, what is idle would serve it: it does for {} as well, but not for all at once"
+    assert rows == {"a-aggregated": alone.format("b"), "b-aggregated": alone.format("a")}
 
 
 def test_extra_supply_takes_the_cheaper_configuration() -> None:
