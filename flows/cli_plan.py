@@ -223,6 +223,8 @@ def _show(outcome: AllocationOutcome, as_json: bool) -> None:
     else:
         put_lines(plan_lines(outcome.plan))
     say(outcome.text)
+    if outcome.is_interrupted:
+        raise typer.Exit(ExitCode.INTERRUPTED)
     if outcome.run_outcome == "held_for_approval":  # also a shortfall's: it is not published
         raise typer.Exit(ExitCode.HELD)
     if outcome.plan.status is SolveStatus.SHORTFALL:

@@ -15,8 +15,8 @@ from types import FrameType
 
 
 @contextlib.contextmanager
-def interrupt_sets(event: threading.Event) -> Iterator[None]:
-    """Inside the block SIGINT sets ``event``, and raises KeyboardInterrupt only when it is set already.
+def interrupt_sets(event: threading.Event, *others: signal.Signals) -> Iterator[None]:
+    """Inside the block SIGINT (and each of ``others``) sets ``event``, and raises KeyboardInterrupt only when it is set already.
 
     In another thread than the main one, where no handler can be installed, nothing changes.
     """
@@ -29,8 +29,9 @@ def interrupt_sets(event: threading.Event) -> Iterator[None]:
             raise KeyboardInterrupt
         event.set()
 
-    before = signal.signal(signal.SIGINT, handle)
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, *others)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import signal
+import threading
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import CoralError, HeldError, LakeError, finding_lines
+from flows.anytime import Search, SearchEndedError, StoppedError
+from flows.interrupt import interrupt_sets
 from flows.settings import BuildSettings, Progress, progress_stage
 from flows.turn import RunRequest, allocation_turn, log_undecided
 from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, PlanWarning
@@ -21,15 +26,24 @@ if TYPE_CHECKING:
 # What the issue asks of `core`: a gap of 0.05 % in seconds. The wall clock is only a safety limit.
 PLAN_LIMITS = SolveLimits(gap=1e-4, time_s=60.0)
 BASELINE_LIMITS = SolveLimits(gap=1e-4, time_s=20.0)
+_NO_BASELINES = PlanBaselines(
+    homo_optimal_usd_per_h=None,
+    homo_optimal_lower_bound_usd_per_h=None,
+    homo_greedy_usd_per_h=None,
+    note="not computed: the search was interrupted",
+)
+_INTERRUPTED = "the search was interrupted: this is the best plan it had found"
 
 
 @dataclass(frozen=True, slots=True)
 class AllocationOutcome:
-    """The plan that holds now, and what became of this run (None = nothing was to be written), in words for a person."""
+    """The plan that holds now, and what became of this run (None = nothing was written), in words for a person. With
+    ``is_interrupted`` it is the best plan that was found until then, and not published."""
 
     plan: Plan
     run_outcome: RunOutcome | None
     text: str
+    is_interrupted: bool = False
 
 
 def plan_scenario(settings: BuildSettings, progress: Progress, request: RunRequest | None = None) -> AllocationOutcome:
@@ -49,6 +63,9 @@ def allocate(
     who, None = a person), and a plan that a guard rail holds becomes a proposal. Raises HeldError (demand unknown; the run is
     logged when publishing), NothingFitsError, LakeError (also when another allocation takes too long), SupersededError for a
     scheduled run that comes too late, or CoralError when the library has not been built for these inputs.
+
+    Ctrl-C and SIGTERM end the search, not the call: it answers with the best plan so far, checked as any other, and
+    publishes nothing. StoppedError where there is none yet; a second signal interrupts at once.
     """
     from catalogs.scenario import load_scenario
 
@@ -78,11 +95,13 @@ def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest |
             note_what_runs(lake, loaded.scenario.id)
         last = read.current_plan(lake, loaded.scenario.id)
         try:
-            plan, frame = _decide(loaded, lake, library_id, last, progress, started)
+            plan, frame, is_interrupted = _decide(loaded, lake, library_id, last, progress, started)
         except HeldError as held:
             if request is not None:
                 log_undecided(lake, loaded.scenario.id, request, started, held)
             raise
+        if is_interrupted:
+            return AllocationOutcome(plan, None, f"{_INTERRUPTED}, and is not published", is_interrupted=True)
         if request is None:
             return AllocationOutcome(plan, None, "not published: give --publish to publish it")
         guards = () if request.approve else _guards(lake, loaded, plan, last)
@@ -93,35 +112,55 @@ def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest |
 
 def _decide(
     loaded: LoadedScenario, lake: Lake, library_id: str, last: Plan | None, progress: Progress, now: datetime
-) -> tuple[Plan, dict[str, Any]]:
-    """The plan, and the frame it was decided on."""
+) -> tuple[Plan, dict[str, Any], bool]:
+    """The plan, the frame it was decided on, and whether the search for it was interrupted."""
     from flows.plan_frame import frame_of
     from flows.planning_inputs import planning_inputs
     from flows.restriction import restriction_notes
     from flows.running import what_runs
 
-    with progress_stage(progress, "allocate"):
-        inputs = planning_inputs(loaded, lake, library_id, what_runs(lake, library_id, loaded, last, now))
-        inputs, result, notes = choose(loaded, lake, library_id, inputs)
-    with progress_stage(progress, "baselines"):
-        baselines = _baselines(inputs.problem, result)
-        restriction = restriction_notes(loaded, lake, library_id, inputs.problem)
-    with progress_stage(progress, "check"):
-        plan = plan_document(loaded, lake, library_id, last, inputs, result, baselines, (*notes, *restriction), now)
-    return plan, frame_of(inputs.problem, library_id, loaded.scenario.policy, inputs.set_aside)
+    stop = threading.Event()
+    with interrupt_sets(stop, signal.SIGTERM):
+        with progress_stage(progress, "allocate"):
+            inputs = planning_inputs(loaded, lake, library_id, what_runs(lake, library_id, loaded, last, now))
+            inputs, result, notes = choose(loaded, lake, library_id, inputs, stop)
+        with progress_stage(progress, "baselines"):
+            baselines = _baselines(inputs.problem, result, stop)
+            if not stop.is_set():
+                notes += restriction_notes(loaded, lake, library_id, inputs.problem)
+        if stop.is_set():
+            notes += (PlanWarning(code="interrupted", text=_INTERRUPTED),)
+        with progress_stage(progress, "check"):
+            plan = plan_document(loaded, lake, library_id, last, inputs, result, baselines, notes, now, stop)
+    frame = frame_of(inputs.problem, library_id, loaded.scenario.policy, inputs.set_aside)
+    return plan, frame, stop.is_set()
 
 
 def choose(
-    loaded: LoadedScenario, lake: Lake, library_id: str, inputs: PlanningInputs
+    loaded: LoadedScenario,
+    lake: Lake,
+    library_id: str,
+    inputs: PlanningInputs,
+    stop: threading.Event | None = None,
 ) -> tuple[PlanningInputs, AllocationResult, tuple[PlanWarning, ...]]:
-    """The solver's answer; with ``headroom: auto`` that to the shares at which its own instances keep their SLOs."""
+    """The solver's answer; with ``headroom: auto`` that to the shares at which its own instances keep their SLOs. Once
+    ``stop`` is set, the best one so far; StoppedError where there is none."""
+    stop = stop or threading.Event()
     if not loaded.is_headroom_computed:
-        return inputs, solve(inputs.problem), ()
+        return inputs, solve(inputs.problem, stop), ()
     from flows.headroom import SimulatedHeadroom
     from flows.planning_inputs import inputs_hash
     from tasks.allocation.headroom import settle
 
-    settled = settle(inputs.problem, solve, SimulatedHeadroom(loaded, lake))
+    search = Search(lambda problem: solve(problem, stop), stop)
+    try:
+        settled = settle(inputs.problem, search, SimulatedHeadroom(loaded, lake))
+    except SearchEndedError as ended:
+        hashed = inputs_hash(ended.problem, library_id, loaded)
+        unsettled = PlanWarning(
+            code="headroom", text="headroom is not settled: its SLOs may not hold at the planned demand"
+        )
+        return replace(inputs, problem=ended.problem, inputs_hash=hashed), ended.result, (unsettled,)
     alias = {workload.workload_id: workload.alias for workload in loaded.workloads}
     notes = tuple(
         PlanWarning(
@@ -136,12 +175,15 @@ def choose(
     return settled_inputs, settled.result, notes
 
 
-def solve(problem: AllocationProblem) -> AllocationResult:
-    """The solver's answer, refused unless it is a plan that the independent check accepts."""
+def solve(problem: AllocationProblem, stop: threading.Event | None = None) -> AllocationResult:
+    """The solver's answer, refused unless it is a plan that the independent check accepts. Once ``stop`` is set, the best
+    one so far; StoppedError where there is none."""
     from tasks.allocation.checker import check_result
     from tasks.allocation.covers.solver import solve_covers
 
-    result = solve_covers(problem, PLAN_LIMITS)
+    result = solve_covers(problem, replace(PLAN_LIMITS, stop=stop))
+    if stop is not None and stop.is_set() and math.isinf(result.objective_usd):
+        raise StoppedError()
     if result.status in (SolveStatus.ERROR, SolveStatus.INFEASIBLE):
         raise CoralError(
             f"no plan was found ({result.status.value}): {result.note}",
@@ -153,15 +195,21 @@ def solve(problem: AllocationProblem) -> AllocationResult:
     return result
 
 
-def _baselines(problem: AllocationProblem, result: AllocationResult) -> PlanBaselines:
+def _baselines(problem: AllocationProblem, result: AllocationResult, stop: threading.Event) -> PlanBaselines:
     """Homogeneous plans at the same demand, prices and supply, on rent alone: nothing of theirs runs yet. And this plan's
-    rent if instances were used to their whole rate, where that meets the demand as this plan does."""
+    rent if instances were used to their whole rate, where that meets the demand as this plan does. None of them once ``stop``
+    is set: they would be worse than they need be."""
     from tasks.allocation.headroom import with_headroom
     from tasks.baselines.homo import homo_greedy, homo_optimal
 
-    full = solve(with_headroom(problem, {c.workload_id: 1.0 for c in problem.candidates}))
+    try:
+        full = solve(with_headroom(problem, {c.workload_id: 1.0 for c in problem.candidates}), stop)
+    except StoppedError:
+        return _NO_BASELINES
     problem = replace(problem, init_share=0.0, running={})
-    optimal, greedy = homo_optimal(problem, BASELINE_LIMITS), homo_greedy(problem)
+    optimal, greedy = homo_optimal(problem, replace(BASELINE_LIMITS, stop=stop)), homo_greedy(problem)
+    if stop.is_set():
+        return _NO_BASELINES
     return PlanBaselines(
         homo_optimal_usd_per_h=optimal.cost_usd_per_h,
         homo_optimal_lower_bound_usd_per_h=optimal.lower_bound_usd_per_h,
@@ -181,8 +229,10 @@ def plan_document(
     baselines: PlanBaselines,
     notes: tuple[PlanWarning, ...],
     now: datetime,
+    stop: threading.Event | None = None,
 ) -> Plan:
-    """The plan document, checked column by column against the tables it came from."""
+    """The plan document, checked column by column against the tables it came from. Once ``stop`` is set it does not look long
+    for what would close a shortfall."""
     from flows.plan_notes import plan_reason, plan_warnings
     from tasks.allocation.plan_build import PlanMeta, build_plan
     from tasks.allocation.plan_checker import PlanFacts, check_plan
@@ -200,7 +250,7 @@ def plan_document(
         result,
         templates=templates,
         offers={(pool_name(r, market), c): offer for (r, market, c), offer in loaded.by_market.items()},
-        shortfalls=explain_shortfalls(inputs.problem, result, BASELINE_LIMITS),
+        shortfalls=explain_shortfalls(inputs.problem, result, replace(BASELINE_LIMITS, stop=stop)),
         baselines=baselines,
         warnings=(),
         meta=PlanMeta(

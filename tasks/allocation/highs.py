@@ -155,7 +155,8 @@ def run_highs(
     if start and not relax:
         given = [(variable.index, start[variable.name]) for variable in problem.variables() if variable.name in start]
         model.setSolution(len(given), np.array([i for i, _ in given], np.int32), np.array([x for _, x in given]))
-    counter = None if most_looks is None or relax else Looks(model, most_looks)
+    is_watched = not relax and (most_looks is not None or limits.stop is not None)
+    counter = Looks(model, most_looks, limits) if is_watched else None
     solver.callSolver(problem)
     if counter is not None:
         model.stopCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
@@ -182,7 +183,7 @@ def solve_mip(
     clock: Clock | None = None,
 ) -> MipOutcome:
     """Minimise ``problem`` and return only what could be verified; an answer of ``good_enough`` or less ends the search,
-    and so do ``most_looks``. ``clock`` is told if it was the time.
+    and so do ``most_looks``. ``clock`` is told if it was the time or a stop from outside.
 
     Returns status OPTIMAL (within ``limits.gap``), LIMIT, INFEASIBLE or ERROR. An answer that is not whole, or breaks a
     row after rounding, turns the outcome into ERROR whatever the solver called it.
@@ -191,7 +192,7 @@ def solve_mip(
     raw = run_highs(
         problem, limits, relax=relax, time_s=time_s, start=start, good_enough=good_enough, most_looks=most_looks
     )
-    if clock is not None and raw.status == highspy.HighsModelStatus.kTimeLimit:
+    if clock is not None and (raw.status == highspy.HighsModelStatus.kTimeLimit or limits.is_stopped):
         clock.has_cut = True
     status = MODEL_STATUS.get(raw.status, MipStatus.ERROR)
     if status is MipStatus.INFEASIBLE:

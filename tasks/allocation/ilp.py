@@ -81,6 +81,8 @@ def allocate(
         found = GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf)
     if found.status is MipStatus.ERROR:
         return no_plan(SolveStatus.ERROR, clock.spent(), found.note)
+    if found.counts is None and found.status is not MipStatus.INFEASIBLE and clock.is_stopped:
+        return no_plan(SolveStatus.TIME_LIMIT, clock.spent(), "stopped before a plan was found")
     if found.counts is None and not allow_shortage:
         if found.status is MipStatus.INFEASIBLE:
             return no_plan(SolveStatus.INFEASIBLE, clock.spent(), "supply cannot meet the demand")
@@ -205,9 +207,8 @@ def _solve_shortage(
     if problem.shortage is Shortage.UNIFORM:
         first = goal_solver(problem, columns, Goal.THETA, Target(), limits, clock, None)
         if first.counts is None:
-            return no_plan(
-                SolveStatus.ERROR, clock.spent(), first.note or f"no answer to the shortage was found {_within(clock)}"
-            )
+            status = SolveStatus.TIME_LIMIT if clock.is_stopped else SolveStatus.ERROR
+            return no_plan(status, clock.spent(), first.note or f"no answer to the shortage was found {_within(clock)}")
         shares = served_shares(problem, columns, first.counts)
         theta = min(shares.values())
         missing = first.missing_regions
@@ -223,7 +224,8 @@ def _solve_shortage(
     second = goal_solver(problem, columns, Goal.SHORTAGE, Target(), limits, clock, None)
     if second.counts is None:
         why = second.note or f"no answer to the shortage was found {_within(clock)}"
-        return no_plan(SolveStatus.ERROR, clock.spent(), why)
+        status = SolveStatus.TIME_LIMIT if clock.is_stopped else SolveStatus.ERROR
+        return no_plan(status, clock.spent(), why)
     note = _join(note, f"weighted missing share {second.objective:.6g}, at least {max(second.bound, 0.0):.6g}")
     target = Target(shortage=second.objective)
     return _cheapest(problem, columns, target, None, second.counts, theta_upper, limits, clock, note, goal_solver)
@@ -252,7 +254,7 @@ def _cheapest(
     if theta >= 1.0 - 1e-9 and regions_missing(problem, columns, counts) == 0:
         status = status_of(relative_gap(objective_usd(problem, columns, counts), bound), is_cut=clock.has_cut)
     elif clock.has_cut:
-        note = _join(note, "the time limit ended the search")
+        note = _join(note, f"{'a stop' if clock.is_stopped else 'the time limit'} ended the search")
     return make_result(
         problem,
         columns,

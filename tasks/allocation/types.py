@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -172,12 +173,19 @@ def delivered_share(counts: NDArray[np.int16], outage: NDArray[np.float64] | Non
 
 @dataclass(frozen=True, slots=True)
 class SolveLimits:
-    """When to stop: relative gap, and a wall clock that is only a safety limit."""
+    """When to stop: relative gap, and a wall clock that is only a safety limit; or soon after ``stop`` is set from outside,
+    with the best answer so far."""
 
     gap: float = 1e-4
     time_s: float = 60.0
     threads: int = 2
     seed: int = 1
+    stop: threading.Event | None = field(default=None, compare=False, repr=False)
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether someone has asked to end now."""
+        return self.stop is not None and self.stop.is_set()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import highspy
 
+from tasks.allocation.types import SolveLimits
+
 _COLUMNS = 800  # a look takes about 25 ms of processor with so many columns, and longer than in proportion with more
 
 
@@ -17,10 +19,11 @@ def looks(columns: int, at_800: int) -> int:
 
 
 class Looks:
-    """Counts the looks of a run and ends it after ``most``. Keep it until the run is over."""
+    """Counts the looks of a run and ends it after ``most`` (None: never), or once a stop is asked for. Keep it until the run
+    is over. A signal's handler runs in a look too: nothing else of Python's does while HiGHS runs."""
 
-    def __init__(self, highs: highspy.Highs, most: int) -> None:
-        self.taken, self._most = 0, most
+    def __init__(self, highs: highspy.Highs, most: int | None, limits: SolveLimits) -> None:
+        self.taken, self._most, self._limits = 0, most, limits
         highs.setCallback(self._look, None)
         highs.startCallback(highspy.cb.HighsCallbackType.kCallbackMipInterrupt)
 
@@ -28,5 +31,5 @@ class Looks:
         self, _kind: object, _text: str, _out: object, answer: highspy.cb.HighsCallbackInput, _data: object
     ) -> None:
         self.taken += 1
-        if self.taken > self._most:
+        if (self._most is not None and self.taken > self._most) or self._limits.is_stopped:
             answer.user_interrupt = True

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -185,3 +188,34 @@ def test_a_lake_under_lock_exits_6_and_publishes_nothing(folder: Path) -> None:
     assert done.returncode == 6, done.stderr
     assert "waited 0.5 s" in done.stderr
     assert versions(folder) == [1]
+
+
+def test_an_interrupt_while_a_plan_is_searched_for_prints_the_best_one_and_publishes_nothing(folder: Path) -> None:
+    code = """
+import signal, sys
+from tasks.allocation.covers import solver
+solve = solver.solve_covers
+def interrupted(problem, limits, **options):
+    if limits.stop is not None and not limits.stop.is_set():
+        signal.raise_signal(signal.SIGTERM)
+    return solve(problem, limits, **options)
+solver.solve_covers = interrupted
+from flows.cli import main
+sys.exit(main())
+"""
+    before = versions(folder)
+    rewrite(folder / "my/demand.csv", "09:00:00Z,8", "09:00:00Z,11")
+    done = subprocess.run(
+        [sys.executable, "-c", code, "allocate", "--publish", "-s", SCENARIO],
+        cwd=folder,
+        env={**os.environ, "PYTHONSAFEPATH": "1", "COLUMNS": "100", "CORAL_LAKE": ""},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == 130, done.stderr
+    assert "USD/h" in done.stdout
+    assert "the search was interrupted: this is the best plan it had found" in done.stdout
+    assert "is not published" in done.stderr
+    assert versions(folder) == before

@@ -23,9 +23,10 @@ from tasks.allocation.types import AllocationProblem, SolveLimits
 _ITERATIONS = 80
 _SMOOTHING = 0.6  # of the best duals so far, mixed into the master's: without it they jump between extremes
 _REDUCED_COST = 1e-9
-# Stop when the LP is within a quarter of the gap of the bound; or when further covers of this grid can gain no more than
-# a twentieth of it: the rest is the grid's rounding, which rounds do not mend.
-_TO_BOUND, _TO_COVERS = 0.25, 0.05
+# Stop when the LP is within a quarter of the gap of the bound; or within a sixth of it of what covers of this grid can
+# attain, or nothing much moves for a few rounds: the rest is the grid's rounding, which rounds do not mend.
+_TO_BOUND, _TO_COVERS = 0.25, 0.15
+_QUIET, _QUIET_ROUNDS = 0.01, 4
 
 
 @dataclass(slots=True)
@@ -70,8 +71,10 @@ def generate(
     master = Master(problem, columns, len(models), limits)
     best: Duals | None = None
     bound, attainable, value, shares, taken = -np.inf, -np.inf, np.inf, np.zeros(0), 0
+    quiet = 0
     while taken < max(iterations, 1):
         taken += 1
+        before = value, bound
         value, duals, shares = master.solve()
         improved = False
         for weight in (_SMOOTHING, 0.0) if best is not None else (0.0,):
@@ -85,9 +88,9 @@ def generate(
             if improved:
                 break
         room = limits.gap * abs(value)
-        if not improved or value - bound <= _TO_BOUND * room or value - attainable <= _TO_COVERS * room:
-            break
-        if clock.is_past(0.5):
+        quiet = quiet + 1 if (before[0] - value) + (bound - before[1]) <= _QUIET * room else 0
+        is_close = value - bound <= _TO_BOUND * room or value - attainable <= _TO_COVERS * room
+        if not improved or is_close or quiet >= _QUIET_ROUNDS or clock.is_past(0.5):
             break
     assert best is not None
     return Generated(master, best, bound, value, _unserved(master, models, shares), taken)

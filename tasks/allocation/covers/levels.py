@@ -8,7 +8,7 @@ that want several regions are left to that.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import highspy
 import numpy as np
@@ -364,6 +364,7 @@ def _one_each(
     else:
         values = short if goal is Goal.SHORTAGE else [cost for _, cost in costs]
         model.setObjective(pulp.LpAffineExpression(list(zip(x, values, strict=True))))
+    limits = replace(limits, stop=None)  # soon done, and what the covers are good for
     outcome = solve_mip(model, limits, time_s=clock.left() / 2, most_looks=looks(len(x), _CHOICE_WORK), clock=clock)
     if outcome.values is None:
         return None

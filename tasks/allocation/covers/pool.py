@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pulp
@@ -44,6 +45,8 @@ def best_of_pool(
         if units.sum() > quota.limit:
             terms = [(x[j], int(units[j])) for j in np.flatnonzero(units)]
             model += pulp.LpAffineExpression(terms) <= quota.limit, f"quota{q}"
+    # Not stopped from outside: it is soon done, and what the covers are good for.
+    limits = replace(limits, stop=None)
     outcome = solve_mip(model, limits, time_s=clock.left() / 2, most_looks=looks(len(x), _WORK), clock=clock)
     if outcome.values is None:
         return None, math.inf
