@@ -49,6 +49,8 @@ LOSSLESS: frozenset[str] = frozenset(
         "interval_minutes",
         "measured_only",  # a filter: the frontier is that of the templates it lets through
         "launchable_only",
+        "guards",  # whether a plan is published at once, not what it may be
+        "fleet_max_age_minutes",  # what counts as running; running templates stay candidates
     }
 )
 """Rules under which the frontier has a plan as good as any."""
