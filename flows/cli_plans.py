@@ -131,7 +131,8 @@ def diff_two_plans(
 
     Exits with 3 when they differ.
     """
-    from flows.cli_diff import diff_lines, diff_plans
+    from flows.cli_diff import diff_lines
+    from tasks.allocation.plan_diff import diff_plans
 
     root = lake_root_of(lake)
     diff = diff_plans(plan_at(root, scenario, before), plan_at(root, scenario, after))

@@ -97,9 +97,10 @@ def whatif(
 
 def answer_lines(answer: WhatIfAnswer) -> list[Line]:
     """The whole of ``coral whatif``."""
-    from flows.cli_diff import change_lines, diff_plans
+    from flows.cli_diff import change_lines
     from flows.render import Line, money, table, wrapped
     from flows.whatif import use_of, workload_names
+    from tasks.allocation.plan_diff import diff_plans
 
     before, after = answer.before, answer.after
     lines = [Line(f"What if, against version {before.plan_version} of {before.scenario_id}", "bold")]

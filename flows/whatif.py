@@ -176,7 +176,7 @@ def _drift(loaded: LoadedScenario, plan: Plan) -> list[str]:
 
 def answer_document(answer: WhatIfAnswer) -> dict[str, Any]:
     """As JSON types; ``plan`` is the whole draft."""
-    from flows.cli_diff import diff_plans
+    from tasks.allocation.plan_diff import diff_plans
 
     def figures(plan: Plan) -> dict[str, Any]:
         return {

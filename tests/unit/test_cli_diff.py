@@ -6,8 +6,9 @@ import json
 
 from cli_plan_example import QWEN_DECODE, QWEN_PREFILL, example_plan
 
-from flows.cli_diff import diff_lines, diff_plans
+from flows.cli_diff import diff_lines
 from flows.render import to_text
+from tasks.allocation.plan_diff import diff_plans
 
 
 def test_a_plan_does_not_differ_from_itself() -> None:

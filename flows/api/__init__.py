@@ -1,0 +1,1 @@
+"""A plan as an API: published plans of a lake over HTTP, read-only."""
