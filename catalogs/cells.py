@@ -77,6 +77,12 @@ class GpuEncoder(Protocol):
         """The canonical id, or an error of the catalogs.errors family."""
 
 
+def says_nothing(cell: str) -> bool:
+    """Whether a cell is blank or spells nothing: NULL, NaN, None, a dash."""
+    text = cell.strip().lower()
+    return text == "" or text in _SPELLINGS_OF_NOTHING
+
+
 def column_from_row(row: Mapping[str, str]) -> Column:
     """A column from a row of a schema file."""
     allowed = row["allowed"]

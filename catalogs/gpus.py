@@ -58,6 +58,9 @@ class GpuNames:
             if gpu := self.by_instance_type.get(instance_type):
                 return gpu
             raise CoralError(f"{name!r} names a maker, not a GPU", remedy="write the GPU id, e.g. H200-SXM")
+        # Where a feed calls two cards alike, the machine's name tells which.
+        if scope != ANY_SCOPE and (gpu := self.aliases.get((scope, instance_type.strip().lower()))):
+            return gpu
         for gpu in self.canonical:
             if gpu.lower() == key:
                 return gpu

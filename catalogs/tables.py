@@ -1,4 +1,4 @@
-"""Reads CSV tables by a schema that is data too: by column name, every fault at once, nothing coerced silently.
+"""Reads tables (CSV, Parquet) by a schema that is data too: by column name, every fault at once, nothing coerced silently.
 
 A schema file ``data/schemas/<table>.csv`` has one row per column: name, type, unit, whether a value is required, the
 allowed interval or choices, whether it belongs to the key, and a description. The same file feeds the documentation.
@@ -14,11 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from catalogs.cells import GPU_TYPES, CellError, Column, GpuEncoder, column_from_row, parse_cell
+from catalogs.cells import GPU_TYPES, CellError, Column, GpuEncoder, column_from_row, parse_cell, says_nothing
 from catalogs.errors import Finding, InputError, close_matches
 from catalogs.texts import UnreadableError, read_text
 
 DATA_DIR = Path(__file__).parent / "data"
+PARQUET_SUFFIXES = frozenset({".parquet", ".pq"})
 # A million rows.
 _MOST_MIB = 64
 
@@ -78,36 +79,74 @@ def schema_names() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in (DATA_DIR / "schemas").glob("*.csv")))
 
 
-def read_table(path: Path, table: str, *, encode_gpu: GpuEncoder | None = None, label: str = "") -> Table:
-    """Read the CSV at ``path`` as ``table``.
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How a table is read. ``encode_gpu`` turns a spelling into the canonical GPU id (raises UnknownNameError); None = GPU
+    columns stay as written. ``takes_nothing``: NULL, NaN and the like mean unknown as a blank does, where that is allowed.
+    ``takes_columns``: columns the schema does not know are passed over."""
 
-    ``encode_gpu`` turns a spelling into the canonical GPU id (raises UnknownNameError); without it GPU columns stay as
-    written. ``label`` is how messages name the file (default: its name). A file that cannot be read at all gives one
-    finding and no rows.
+    encode_gpu: GpuEncoder | None = None
+    takes_nothing: bool = False
+    takes_columns: bool = False
+
+
+def read_table(
+    path: Path, table: str, *, encode_gpu: GpuEncoder | None = None, label: str = "", how: Reading | None = None
+) -> Table:
+    """Read the CSV (or, by its suffix, Parquet) file at ``path`` as ``table``.
+
+    ``how`` (default: strictly, with ``encode_gpu``) says what is taken. ``label`` is how messages name the file (default:
+    its name). A file that cannot be read at all gives one finding and no rows.
     """
     label = label or path.name
-    absent = f"create it (coral init DIR writes an example) at {path}"
     try:
-        text = read_text(path, most_mib=_MOST_MIB, kind="CSV file", absent=absent)
+        lines = read_lines(path)
     except UnreadableError as error:
         return _unreadable(label, error.reason, error.remedy)
-    return parse_table(text, table, encode_gpu=encode_gpu, label=label)
+    return _parse_lines(lines, table, how or Reading(encode_gpu), label)
 
 
-def parse_table(text: str, table: str, *, encode_gpu: GpuEncoder | None = None, label: str = "input.csv") -> Table:
+def parse_table(
+    text: str,
+    table: str,
+    *,
+    encode_gpu: GpuEncoder | None = None,
+    label: str = "input.csv",
+    how: Reading | None = None,
+) -> Table:
     """:func:`read_table` on text. Lines that start with ``#`` and blank lines are comments."""
-    schema = schema_of(table)
+    try:
+        return _parse_lines(_csv_lines(text), table, how or Reading(encode_gpu), label)
+    except UnreadableError as error:
+        return _unreadable(label, error.reason, error.remedy)
+
+
+def read_lines(path: Path) -> list[list[str]]:
+    """The cells of a CSV or Parquet file as texts, the heading first; empty for an empty file. Raises UnreadableError."""
+    if path.suffix.lower() in PARQUET_SUFFIXES:
+        from catalogs.parquet_texts import parquet_lines
+
+        return parquet_lines(path)
+    absent = f"create it (coral init DIR writes an example) at {path}"
+    return _csv_lines(read_text(path, most_mib=_MOST_MIB, kind="CSV file", absent=absent))
+
+
+def _csv_lines(text: str) -> list[list[str]]:
     try:
         read = list(csv.reader(io.StringIO(text, newline="")))
     except csv.Error as error:
-        return _unreadable(label, f"is not a CSV file: {error}", "save it as a UTF-8 CSV file")
-    lines = [cells for cells in read if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#")]
+        raise UnreadableError(f"is not a CSV file: {error}", "save it as a UTF-8 CSV file") from None
+    return [cells for cells in read if any(cell.strip() for cell in cells) and not cells[0].lstrip().startswith("#")]
+
+
+def _parse_lines(lines: Sequence[list[str]], table: str, how: Reading, label: str) -> Table:
+    schema = schema_of(table)
     if not lines:
         wanted = ",".join(column.name for column in schema.columns if column.required != "no")
         return _unreadable(label, "the file is empty", f"give at least the heading {wanted}")
     header = [cell.strip() for cell in lines[0]]
-    file_findings = _header_findings(label, header, schema)
-    state = _Rows(label, schema, header, encode_gpu)
+    file_findings = _header_findings(label, header, schema, how.takes_columns)
+    state = _Rows(label, schema, header, how)
     for number, cells in enumerate(lines[1:], start=1):
         state.add(number, cells)
     return Table(
@@ -119,14 +158,14 @@ def _unreadable(label: str, reason: str, remedy: str) -> Table:
     return Table(label, (), (), (Finding(label, 0, "", "", reason, remedy),), (), 0)
 
 
-def _header_findings(label: str, header: Sequence[str], schema: Schema) -> list[Finding]:
+def _header_findings(label: str, header: Sequence[str], schema: Schema, takes_columns: bool) -> list[Finding]:
     known = schema.by_name
     missing = [c for c in schema.columns if c.required != "no" and c.name not in header]
     findings = []
     for name in dict.fromkeys(header):
         if header.count(name) > 1:
             findings.append(Finding(label, 0, name, "", "the column is there twice", "keep one of them"))
-        if name not in known:
+        if name not in known and not takes_columns:
             near = close_matches(name, [c.name for c in missing] or known, n=1)
             remedy = f"rename it to {near[0]}" if near else "remove it; known columns: " + ", ".join(known)
             findings.append(Finding(label, 0, name, "", "unknown column", remedy))
@@ -141,7 +180,7 @@ class _Rows:
     label: str
     schema: Schema
     header: list[str]
-    encode_gpu: GpuEncoder | None
+    how: Reading
     rows: list[dict[str, Any]] = field(default_factory=list)
     numbers: list[int] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -170,7 +209,7 @@ class _Rows:
                 # The same few texts stand in most rows of a column; a sound one is parsed once.
                 asked = (index, cells[index], machine if column.type in GPU_TYPES else "")
                 if asked not in self.parsed:
-                    self.parsed[asked] = parse_cell(cells[index], column, self.encode_gpu, machine)
+                    self.parsed[asked] = self.parse(cells[index], column, machine)
                 values[column.name] = self.parsed[asked]
             except CellError as error:
                 good = False
@@ -178,6 +217,11 @@ class _Rows:
         if good and self.is_new(number, values):
             self.rows.append(values)
             self.numbers.append(number)
+
+    def parse(self, cell: str, column: Column, machine: str) -> Any:
+        if self.how.takes_nothing and column.required == "nullable" and says_nothing(cell):
+            return None
+        return parse_cell(cell, column, self.how.encode_gpu, machine)
 
     def is_new(self, number: int, values: Mapping[str, Any]) -> bool:
         if not self.key:

@@ -9,7 +9,7 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -41,6 +41,8 @@ _SHARED = {
     "mooncake-conversation": "mooncake_conversation",
     "arxiv-summarization": "vidur_arxiv_lengths",
 }
+# Clock times are counted from here.
+_CLOCK_ZERO = datetime(2000, 1, 1, tzinfo=UTC)
 # Beyond any clock, in seconds: also one that counts in milliseconds.
 _LATEST_S = 1e13
 
@@ -50,7 +52,8 @@ class Trace:
     """Requests of a trace in order of arrival, arrays [n]. ``arrival_s`` starts at 0; None = the file has lengths only.
 
     ``models`` are the names in the file's own ``model`` column, each with the row it first stands in; ``model[i]`` indexes
-    them. Both are empty where the trace says nothing of models.
+    them. Both are empty where the trace says nothing of models. ``start`` is when the first request came, by the file's own
+    clock (Azure's); None where it counts from an unknown moment.
     """
 
     name: str
@@ -60,6 +63,7 @@ class Trace:
     rejected: tuple[Finding, ...] = ()
     models: tuple[tuple[str, int], ...] = ()
     model: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    start: datetime | None = None
 
     def lengths(self, percentile: float) -> Lengths:
         """The moments that rates depend on; ``input_at_percentile`` is the prompt at that percentile (0..100),
@@ -153,6 +157,8 @@ def _read(path: Path) -> Trace:
     if set(kept.models) != {""}:
         index = {first: i for i, first in enumerate(kept.models.values())}
         trace = replace(trace, models=tuple(kept.models.items()), model=np.array([index[row] for row in kept.firsts]))
+    if time_of is _clock:
+        trace = replace(trace, start=_CLOCK_ZERO + timedelta(seconds=min(kept.times)))
     return _by_arrival(trace) if columns[0] else replace(trace, arrival_s=None)
 
 
@@ -260,7 +266,7 @@ def _clock(value: object) -> float:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise _RowError("timestamp", value, "not a time", "write it as 2023-11-16 18:15:46.68") from None
-    return (moment.replace(tzinfo=None) - datetime(2000, 1, 1)).total_seconds()
+    return (moment.replace(tzinfo=moment.tzinfo or UTC) - _CLOCK_ZERO).total_seconds()
 
 
 def _finding(path: Path, reason: str, remedy: str) -> Finding:

@@ -1,0 +1,44 @@
+"""A Parquet file as a table of texts, so that it is checked cell by cell as a CSV file is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from catalogs.texts import UnreadableError, is_regular_file
+
+_MOST_ROWS = 1_000_000
+_REMEDY = "write it again, for instance with DuckDB's COPY ... TO 'file.parquet'"
+
+
+def parquet_lines(path: Path) -> list[list[str]]:
+    """The column names and then each row's cells as texts: NULL is blank, a time is in UTC. Raises UnreadableError."""
+    if not is_regular_file(path):
+        raise UnreadableError(
+            "the file does not exist" if not path.exists() else "is no regular file", "check the path"
+        )
+    try:
+        with pq.ParquetFile(path) as file:
+            if file.metadata.num_rows > _MOST_ROWS:
+                raise UnreadableError(f"has more than {_MOST_ROWS:,} rows", "split it")
+            table = file.read()
+    except (pa.ArrowException, OSError) as error:
+        raise UnreadableError(f"is not a Parquet file: {' '.join(str(error).split())[:200]}", _REMEDY) from None
+    columns = [[_text(value) for value in column.to_pylist()] for column in table.columns]
+    return [list(table.column_names), *(list(row) for row in zip(*columns, strict=True))]
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(int(value))
+    if isinstance(value, float):
+        return repr(value) if value == value else "NaN"  # NaN alone differs from itself
+    if isinstance(value, datetime):
+        return (value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)).isoformat()
+    return str(value)

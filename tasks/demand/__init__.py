@@ -1,0 +1,1 @@
+"""Demand per window: counted in request traces, and forecast where a feed ends before the window that is planned."""
