@@ -110,6 +110,10 @@ class HeldError(CoralError):
     exit_code = 5
 
 
+class StaleError(HeldError):
+    """Nothing was decided because an input is older than the scenario allows; the last plan stays."""
+
+
 class LakeError(CoralError):
     """The lake is locked, missing, or of another schema version."""
 

@@ -181,11 +181,13 @@ def quotas(feed: Feed) -> list[Quota]:
 
 @dataclass(frozen=True, slots=True)
 class DemandWindow:
-    """The demand row that counts for a model. ``req_per_s`` None = unknown."""
+    """The demand row that counts for a model. ``req_per_s`` None = unknown. ``peak_ratio``: the planned percentile of the
+    requests in a minute over their mean, where minutes were counted."""
 
     model: str
     window_start: datetime
     req_per_s: float | None
+    peak_ratio: float | None = None
 
 
 def check_demand_names(feed: Feed, catalog: Catalog, served: Iterable[str]) -> Feed:

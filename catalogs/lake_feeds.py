@@ -98,13 +98,17 @@ class FailedLaunch:
 class LakeFeeds:
     """What a scenario that takes feeds from the lake is planned with. Empty = nothing was taken in yet.
 
-    ``demand`` holds the window that counts per model (absent = unknown), forecast where the feed ends before it.
-    ``notes`` are (code, text) for the plan, ``ages_s`` the ages of inputs by name.
+    ``demand`` holds the window that counts per model (absent = unknown), forecast where the feed ends before it; ``unknown``
+    says why a model's demand is. ``lengths`` are the last that a feed told of, by model. ``notes`` are (code, text) for the
+    plan, ``ages_s`` the ages of inputs by name; ``stale`` says which are older than the scenario allows.
     """
 
     prices: Mapping[str, PriceSnapshot] = field(default_factory=dict)
     availability: Mapping[tuple[str, str, Market], Availability] = field(default_factory=dict)
     demand: Mapping[str, DemandWindow] = field(default_factory=dict)
     failed: tuple[FailedLaunch, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    lengths: Mapping[str, Lengths] = field(default_factory=dict)
     notes: tuple[tuple[str, str], ...] = ()
+    stale: tuple[str, ...] = ()
     ages_s: Mapping[str, float] = field(default_factory=dict)

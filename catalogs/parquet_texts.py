@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,21 +17,33 @@ _MOST_ROWS = 1_000_000
 _REMEDY = "write it again, for instance with DuckDB's COPY ... TO 'file.parquet'"
 
 
+def parquet_columns(path: Path) -> list[str]:
+    """The names of the columns. Raises UnreadableError."""
+    with _opened(path) as file:
+        return list(file.schema_arrow.names)
+
+
 def parquet_lines(path: Path) -> list[list[str]]:
     """The column names and then each row's cells as texts: NULL is blank, a time is in UTC. Raises UnreadableError."""
+    with _opened(path) as file:
+        if file.metadata.num_rows > _MOST_ROWS:
+            raise UnreadableError(f"has more than {_MOST_ROWS:,} rows", "split it")
+        table = file.read()
+    columns = [[_text(value) for value in column.to_pylist()] for column in table.columns]
+    return [list(table.column_names), *(list(row) for row in zip(*columns, strict=True))]
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[pq.ParquetFile]:
     if not is_regular_file(path):
         raise UnreadableError(
             "the file does not exist" if not path.exists() else "is no regular file", "check the path"
         )
     try:
         with pq.ParquetFile(path) as file:
-            if file.metadata.num_rows > _MOST_ROWS:
-                raise UnreadableError(f"has more than {_MOST_ROWS:,} rows", "split it")
-            table = file.read()
+            yield file
     except (pa.ArrowException, OSError) as error:
         raise UnreadableError(f"is not a Parquet file: {' '.join(str(error).split())[:200]}", _REMEDY) from None
-    columns = [[_text(value) for value in column.to_pylist()] for column in table.columns]
-    return [list(table.column_names), *(list(row) for row in zip(*columns, strict=True))]
 
 
 def _text(value: Any) -> str:

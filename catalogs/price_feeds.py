@@ -64,8 +64,11 @@ class PriceFile:
         return frozenset(row.row for row in self.rows)
 
 
-def read_price_file(path: Path, catalog: Catalog, provider: str | None, now: datetime) -> PriceFile:
-    """The prices in ``path``. ``provider`` says whose SkyPilot catalog it is (None: as the file's or its folder's name says).
+def read_price_file(
+    path: Path, catalog: Catalog, provider: str | None, observed_at: datetime, now: datetime
+) -> PriceFile:
+    """The prices in ``path``, as of ``observed_at`` where it does not date them. ``provider`` says whose SkyPilot catalog it
+    is (None: as the file's or its folder's name says).
 
     Raises InputError where the file cannot be read or is of neither form, CoralError where the provider is not told.
     """
@@ -76,7 +79,7 @@ def read_price_file(path: Path, catalog: Catalog, provider: str | None, now: dat
     header = {cell.strip() for cell in lines[0]} if lines else set()
     if {"node_config", "price_usd_per_h"} & header or not _SKYPILOT_COLUMNS & header:
         return _read_own(path, lines, catalog, now)
-    return _read_skypilot(path, lines, catalog, provider or _provider_of(path), now.date())
+    return _read_skypilot(path, lines, catalog, provider or _provider_of(path), observed_at.date())
 
 
 def _provider_of(path: Path) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date, datetime
 from functools import cached_property
@@ -12,6 +12,7 @@ from catalogs.catalog import Catalog, load_catalog, read_efficiencies
 from catalogs.demand import planned_rate
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
 from catalogs.feeds import DemandWindow
+from catalogs.lake_feeds import LakeFeeds
 from catalogs.measured import (
     CALIBRATION,
     RATES,
@@ -29,6 +30,8 @@ from catalogs.types import Basis, Lengths, Market, ModelSpec, NodeConfig, Offer,
 
 SCENARIO_DIR = DATA_DIR / "scenarios"
 MOST_CONFIG_MIB = 4
+# What was ingested for a scenario, as of the moment it is planned for.
+FeedReader = Callable[[Scenario], LakeFeeds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,7 @@ class LoadedScenario:
     best: Mapping[tuple[str, str], Offer] = field(repr=False)
     measured: tuple[MeasuredRate, ...] = ()
     calibrations: tuple[Calibration, ...] = ()
+    feeds: LakeFeeds = field(default_factory=LakeFeeds)
 
     @property
     def price_as_of(self) -> date:
@@ -141,14 +145,18 @@ def scenario_path(name_or_path: str | Path) -> Path:
     raise UnknownNameError("scenario", str(name_or_path), shipped_scenarios())
 
 
-def load_scenario(name_or_path: str | Path, at: datetime | None = None) -> LoadedScenario:
-    """Read a scenario and all it refers to. ``at`` chooses the demand window (default: the latest in the file).
+def load_scenario(
+    name_or_path: str | Path, at: datetime | None = None, feeds: FeedReader | None = None
+) -> LoadedScenario:
+    """Read a scenario and all it refers to. ``at`` chooses the demand window (default: the latest in the file). ``feeds``
+    gives what was ingested for a scenario that takes feeds; without it such a scenario has the catalog's prices, assumed
+    supply and unknown demand.
 
     Raises InputError with every fault found; rows of feeds that are merely bad are set aside in ``rejects``.
     """
     from catalogs.scenario_build import build
 
-    loaded, errors, rejects = build(scenario_path(name_or_path), load_catalog(), at)
+    loaded, errors, rejects = build(scenario_path(name_or_path), load_catalog(), at, feeds)
     if loaded is None:
         raise InputError([*errors, *rejects])
     return loaded
@@ -283,16 +291,20 @@ def demand_of(
     has_feed: bool,
 ) -> ModelPlanDemand:
     """Planned demand of one model and the rules the policy has for it: the feed's window where there is a feed (no row =
-    unknown), else the stated mean."""
+    unknown), else the stated mean. Where minutes were counted, at least their percentile: real requests crowd more than
+    Poisson ones."""
     spec = workloads[0].model
     stated = section.demand_req_per_s
     basis = Basis.STATED
     if has_feed:
         stated, basis = (window.req_per_s if window else None), Basis.FEED
+    planned = None if stated is None else planned_rate(stated, policy.demand_percentile)
+    if planned is not None and window is not None and window.peak_ratio is not None:
+        planned = max(planned, window.req_per_s * window.peak_ratio) if window.req_per_s else planned
     return ModelPlanDemand(
         model=spec.model,
         alias=spec.alias,
-        planned_req_per_s=None if stated is None else planned_rate(stated, policy.demand_percentile),
+        planned_req_per_s=planned,
         stated_req_per_s=stated,
         basis=basis,
         regions=regions,

@@ -12,8 +12,11 @@ from catalogs import feeds as own
 from catalogs.catalog import Catalog, read_efficiencies
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, close_matches_remedy
 from catalogs.ids import NODE_CONFIG_REMEDY, split_node_config
+from catalogs.lake_feeds import LakeFeeds
+from catalogs.length_drift import drift_notes
 from catalogs.measured import CALIBRATION, RATES, Calibration, MeasuredRate, read_own_measurements
 from catalogs.scenario import (
+    FeedReader,
     LoadedScenario,
     ModelPlanDemand,
     demand_of,
@@ -24,34 +27,49 @@ from catalogs.scenario import (
     state_notes,
     workloads_of,
 )
+from catalogs.scenario_checks import duplicate_findings, fit_findings, slo_unit_notes
 from catalogs.scenario_rules import ModelRules
-from catalogs.scenario_schema import ModelSection, OffersSection, Scenario
+from catalogs.scenario_schema import DemandSection, ModelSection, OffersSection, Scenario
 from catalogs.scenario_yaml import Key, ScenarioDraft, read_scenario_file
-from catalogs.supply import GRID_COUNTS, Capacity, Supply, choose_offers, node_configs_of, quota_limits
+from catalogs.supply import (
+    GRID_COUNTS,
+    Capacity,
+    Supply,
+    choose_offers,
+    feed_networks,
+    lasting_offers,
+    node_configs_of,
+    quota_limits,
+)
 from catalogs.texts import is_regular_file
 from catalogs.types import Efficiency, Lengths, ModelSpec, NodeConfig, Offer, Workload
 
 Result = tuple[LoadedScenario | None, list[Finding], list[Finding]]
 
 
-def build(path: Path, catalog: Catalog, at: datetime | None) -> Result:
+def build(path: Path, catalog: Catalog, at: datetime | None, feeds: FeedReader | None = None) -> Result:
     """(the scenario or None, errors, rows set aside). None exactly when there are errors."""
-    return _Builder(path, catalog, at).build()
+    return _Builder(path, catalog, at, feeds).build()
 
 
 class _Builder:
-    def __init__(self, path: Path, catalog: Catalog, at: datetime | None) -> None:
+    def __init__(self, path: Path, catalog: Catalog, at: datetime | None, feeds: FeedReader | None = None) -> None:
         self.path, self.catalog, self.at = path, catalog, at
         self.draft: ScenarioDraft = read_scenario_file(path)
+        scenario = self.draft.whole
+        self.knows_feeds = feeds is not None
+        self.lake = feeds(scenario) if feeds and scenario else LakeFeeds()
         self.errors: list[Finding] = list(self.draft.findings)
         self.rejects: list[Finding] = []
         self.warnings: list[tuple[str, str]] = []
         self.known_regions: set[str] = set(catalog.regions)
+        self.price_as_of: date | None = None
+        self.for_library: Sequence[Offer] = ()
 
     def build(self) -> Result:
         supply, configs = self.read_offers()
         resolved = [entry for index, section in self.draft.models for entry in self.read_model(index, section)]
-        self.check_duplicates(resolved)
+        self.errors += duplicate_findings(self.draft, resolved)
         windows = self.read_demand()
         capacity = self.read_capacity(supply)
         self.catalog = replace(self.catalog, efficiencies={**self.catalog.efficiencies, **self.read_efficiencies()})
@@ -105,15 +123,27 @@ class _Builder:
         section = self.check_offer_names(section, offers)
         if not isinstance(price_as_of, date):
             return None, {}
-        supply = choose_offers(section, price_as_of, offers, self.catalog)
+        feed_prices = {region: self.lake.prices[region] for region in section.regions if region in self.lake.prices}
+        if feed_prices:
+            self.price_as_of = price_as_of = max(snapshot.observed_at.date() for snapshot in feed_prices.values())
+        supply = choose_offers(section, price_as_of, offers, self.catalog, feed_prices)
         self.warnings += supply.notes
-        if not self.errors:
+        if not self.errors and (self.knows_feeds or section.feed is None):
             self.check_regions_sell(section, supply)
-        return supply, node_configs_of(supply.offers, self.catalog, network)
+        network |= feed_networks(feed_prices)
+        self.for_library = supply.offers
+        if feed_prices:
+            # What a feed withdraws may come back: the library goes on covering what the catalog has.
+            usual = choose_offers(section, self.draft.sections["price_as_of"], offers, self.catalog)
+            self.for_library = lasting_offers(supply.offers, usual.offers, self.catalog)
+        return supply, node_configs_of(self.for_library, self.catalog, network)
 
     def check_offer_names(self, section: OffersSection, offers: Sequence[Offer]) -> OffersSection:
         """Report unknown names; return the section with canonical GPU ids."""
         known = {offer.region for offer in offers} | (set(self.catalog.regions) if section.use_catalog else set())
+        known |= set(self.lake.prices)
+        if section.feed is not None and not self.knows_feeds:
+            known |= {region for region in section.regions if region.count("/") == 1}
         self.known_regions |= known
         for index, region in enumerate(section.regions):
             if region not in known:
@@ -187,10 +217,10 @@ class _Builder:
             return []
         self.rejects += rejected
         self.check_model_regions(key, section)
-        self.note_slo_units(key, section)
+        self.warnings += slo_unit_notes(self.draft, key, section)
         if spec is None:
             return []
-        self.check_fit(key, section, spec, lengths)
+        self.errors += fit_findings(self.draft, key, section, spec, lengths)
         return [(index, section, spec, lengths)]
 
     def model_spec(self, key: Key, section: ModelSection) -> ModelSpec | None:
@@ -221,38 +251,13 @@ class _Builder:
             remedy = f"give at most {usable}, or more regions"
             self.fault((*key, "min_regions"), section.min_regions, "is more than the model's regions", remedy)
 
-    def note_slo_units(self, key: Key, section: ModelSection) -> None:
-        for name, low in (("ttft_ms", 20.0), ("tpot_ms", 1.0)):
-            value = getattr(section.slo, name)
-            if value < low:
-                line = self.draft.line((*key, "slo", name))
-                text = (
-                    f"{self.draft.file}, line {line}: {name} is {value:g} ms for {section.model}; were seconds meant?"
-                )
-                self.warnings.append(("unit_suspect", text))
-
-    def check_fit(self, key: Key, section: ModelSection, spec: ModelSpec, lengths: Lengths) -> None:
-        if section.weight_dtype == "mxfp4" and not spec.is_moe:
-            remedy = f"write {spec.shipped_dtype}, the format its weights come in"
-            self.fault(
-                (*key, "weight_dtype"), "mxfp4", "is a format of expert weights, and the model has no experts", remedy
-            )
-        longest = max(lengths.input_at_percentile, lengths.input_mean) + lengths.output_mean
-        if longest > spec.max_position:
-            reason = f"a request of {longest:.0f} tokens is longer than the model's context of {spec.max_position}"
-            self.fault((*key, "lengths"), None, reason, "give shorter lengths or another model")
-
-    def check_duplicates(self, resolved: Sequence[tuple[int, ModelSection, ModelSpec, Lengths]]) -> None:
-        first: dict[str, int] = {}
-        for index, section, spec, _ in resolved:
-            for name in {spec.model.lower(), spec.alias.lower()}:
-                if first.setdefault(name, index) != index:
-                    reason = f"duplicate of models[{first[name]}]"
-                    self.fault(("models", index, "model"), section.model, reason, "keep one entry a model")
-                    break
-
     # -- demand and capacity -------------------------------------------------------------------------------------
     def read_demand(self) -> dict[str, own.DemandWindow] | None:
+        section: DemandSection | None = self.draft.sections.get("demand")
+        if section is not None:
+            self.check_demand_once()
+        if section is not None and section.feed is not None:
+            return dict(self.lake.demand)
         feed = self.feed(self.draft.sections.get("demand"), ("demand", "file"), "demand")
         if feed is None:
             return None
@@ -263,11 +268,14 @@ class _Builder:
         catalog = merged_catalog(self.catalog, {spec.model: spec for spec in specs}, {})
         served = [spec.model for spec in specs]
         feed = self.keep(own.check_demand_names(feed.without_models(broken), catalog, served))
+        return own.demand_windows(feed, catalog, self.at)
+
+    def check_demand_once(self) -> None:
+        """Demand is stated in the scenario or told by a file or feed, never both."""
         for index, section in self.draft.models:
             if section.demand_req_per_s is not None:
-                remedy = "take out demand_req_per_s, or the demand file"
+                remedy = "take out demand_req_per_s, or the section demand"
                 self.fault(("models", index, "demand_req_per_s"), section.demand_req_per_s, "is given twice", remedy)
-        return own.demand_windows(feed, catalog, self.at)
 
     def quiet_spec(self, section: ModelSection) -> ModelSpec | None:
         """The model of an entry without reporting its faults again."""
@@ -292,12 +300,15 @@ class _Builder:
             configs = {o.node_config for o in offers} | set(self.catalog.node_configs)
             availability = own.check_names(availability, self.known_regions, configs)
             seen = own.latest_availability(self.keep(availability))
+        elif (section := sections.get("availability")) is not None and section.feed is not None:
+            seen = dict(self.lake.availability)
         if quota_feed is not None:
             quota_feed = self.keep(own.check_quota_names(quota_feed, self.catalog, offers, self.known_regions))
             limits = quota_limits(own.quotas(quota_feed), offers, self.catalog)
         if "availability" not in sections:
             return None
-        return Capacity(sections["availability"].default_nodes, seen, tuple(limits))
+        failed = {(f.region, f.node_config, f.market): f.running for f in self.lake.failed}
+        return Capacity(sections["availability"].default_nodes, seen, tuple(limits), failed)
 
     def read_measured(
         self, specs: Sequence[ModelSpec], configs: dict[str, NodeConfig]
@@ -352,7 +363,10 @@ class _Builder:
             demand = demand_of(section, pair, own_regions, scenario.policy, window, windows is not None)
             demands.append(replace(demand, node_configs=pinned, excluded=excluded))
         best = offers_by_best(supply.offers)
-        sold = {region: tuple(sorted(c for r, c in best if r == region)) for region in regions}
+        lasting = {(offer.region, offer.node_config) for offer in self.for_library}
+        sold = {region: tuple(sorted(c for r, c in lasting if r == region)) for region in regions}
+        if self.price_as_of is not None:
+            scenario = scenario.model_copy(update={"price_as_of": self.price_as_of})
         loaded = LoadedScenario(
             scenario=scenario,
             path=self.path,
@@ -368,6 +382,8 @@ class _Builder:
             rejects=tuple(self.rejects),
             warnings=(),
             best=best,
+            feeds=self.lake,
         )
-        object.__setattr__(loaded, "warnings", (*self.warnings, *state_notes(loaded)))
+        notes = (*self.warnings, *self.lake.notes, *drift_notes(workloads, self.lake.lengths), *state_notes(loaded))
+        object.__setattr__(loaded, "warnings", notes)
         return loaded

@@ -9,26 +9,28 @@ from pathlib import Path
 from catalogs.catalog import Catalog, load_catalog
 from catalogs.errors import CoralError, InputError
 from catalogs.ids import split_node_config
-from catalogs.scenario import LoadedScenario, load_scenario, scenario_path
+from catalogs.scenario import FeedReader, LoadedScenario, load_scenario, scenario_path
 from catalogs.scenario_build import _Builder
 from catalogs.scenario_schema import OffersSection
 from catalogs.supply import choose_offers
 from catalogs.types import Offer
 
 
-def load_extended(name_or_path: str | Path, gpus: Sequence[str], at: datetime | None = None) -> LoadedScenario:
+def load_extended(
+    name_or_path: str | Path, gpus: Sequence[str], at: datetime | None = None, feeds: FeedReader | None = None
+) -> LoadedScenario:
     """The scenario as if it offered ``gpus`` too, in its regions and at its prices; aliases of GPUs are understood.
 
     Raises what :func:`~catalogs.scenario.load_scenario` raises, UnknownNameError for an unknown GPU, and CoralError for
     one that the scenario offers already or that its regions do not sell.
     """
-    base = load_scenario(name_or_path, at)
+    base = load_scenario(name_or_path, at, feeds)
     names = tuple(dict.fromkeys(base.catalog.gpu_names.encode(gpu, scope="skypilot") for gpu in gpus))
     there = {config.gpu for config in base.node_configs.values()}
     for name in names:
         if name in there:
             raise CoralError(f"{base.scenario.id} offers {name} already", remedy="run `coral build`, which covers it")
-    builder = _Extended(scenario_path(name_or_path), load_catalog(), at, names)
+    builder = _Extended(scenario_path(name_or_path), load_catalog(), at, names, feeds)
     loaded, errors, rejects = builder.build()
     if loaded is None:
         raise InputError([*errors, *rejects])
@@ -46,8 +48,15 @@ def load_extended(name_or_path: str | Path, gpus: Sequence[str], at: datetime | 
 class _Extended(_Builder):
     """Reads a scenario with ``gpus`` (canonical ids) let through the filters of its offers."""
 
-    def __init__(self, path: Path, catalog: Catalog, at: datetime | None, gpus: Sequence[str]) -> None:
-        super().__init__(path, catalog, at)
+    def __init__(
+        self,
+        path: Path,
+        catalog: Catalog,
+        at: datetime | None,
+        gpus: Sequence[str],
+        feeds: FeedReader | None = None,
+    ) -> None:
+        super().__init__(path, catalog, at, feeds)
         self.gpus = gpus
         self.sold_gpus: set[str] = set()
 
@@ -55,7 +64,8 @@ class _Extended(_Builder):
         """The section with the GPUs added to its lists."""
         section = super().check_offer_names(section, offers)
         everything = section.model_copy(update={"include_gpus": None, "exclude_gpus": [], "node_configs": None})
-        supply = choose_offers(everything, self.draft.sections["price_as_of"], list(offers), self.catalog)
+        price_as_of = self.draft.sections["price_as_of"]
+        supply = choose_offers(everything, price_as_of, list(offers), self.catalog, self.lake.prices)
         gpu_of = {offer.node_config: split_node_config(offer.node_config)[0] for offer in supply.offers}
         self.sold_gpus = set(gpu_of.values())
         update: dict[str, object] = {"exclude_gpus": [gpu for gpu in section.exclude_gpus if gpu not in self.gpus]}

@@ -154,14 +154,16 @@ class ModelSection(Section):
 
 class OffersSection(Section):
     """What may be rented. ``file`` adds own offers, which replace the catalog's for the same machine; ``use_catalog:
-    false`` leaves only them. ``only_sold: false`` completes the x1, x2, x4, x8 grid with derived prices. Offers farther
-    than ``date_tolerance_days`` from price_as_of are used with a warning, or dropped."""
+    false`` leaves only them. ``feed: lake``: in the regions that ingested prices tell of, they count instead of the
+    catalog's, and the date of the newest of them is the price date. ``only_sold: false`` completes the x1, x2, x4, x8 grid
+    with derived prices. Offers farther than ``date_tolerance_days`` from price_as_of are used with a warning, or dropped."""
 
     regions: Annotated[list[Name], Field(min_length=1)]
     markets: Annotated[list[MarketName], Field(min_length=1)] = ["on_demand"]
     only_sold: Flag = True
     discount_pct: dict[Name, Annotated[float, Within(0, 99)]] = {}
     file: Name | None = None
+    feed: Literal["lake"] | None = None
     use_catalog: Flag = True
     date_tolerance_days: Annotated[int, Within(0, 36_500)] = 31
     other_dates: Literal["use", "drop"] = "use"
@@ -257,10 +259,47 @@ class PolicySection(Section):
 
 
 class AvailabilitySection(Section):
-    """Nodes that can be had: a feed, and how many to assume per region and configuration where nothing is known."""
+    """Nodes that can be had: a file or (``feed: lake``) what was ingested, and how many to assume per region and
+    configuration where nothing is known."""
 
     file: Name | None = None
+    feed: Literal["lake"] | None = None
     default_nodes: Annotated[int, Within(0, MOST_NODES)]
+
+    @model_validator(mode="after")
+    def _one_source(self) -> AvailabilitySection:
+        if self.file is not None and self.feed is not None:
+            raise ValueError("availability is of a file or of a feed, not of both")
+        return self
+
+
+class DemandSection(Section):
+    """Request rates per window: a ``file``, or (``feed: lake``) what was ingested, carried on by ``forecast`` where it ends
+    before the window that is planned (see tasks.demand.forecast). ``window_minutes`` is the length of a feed's windows."""
+
+    file: Name | None = None
+    feed: Literal["lake"] | None = None
+    window_minutes: Annotated[int, Within(1, 1_440)] = 60
+    forecast: Literal["last", "seasonal", "smoothing"] = "last"
+    season_hours: Annotated[float, Within(0.1, 8_784)] = 24.0
+    history_days: Annotated[float, Within(0.1, 366)] = 28.0
+
+    @model_validator(mode="after")
+    def _one_source(self) -> DemandSection:
+        if (self.file is None) == (self.feed is None):
+            raise ValueError("demand is of a file or of a feed: give one of them")
+        return self
+
+
+class FeedsSection(Section):
+    """How old ingested inputs may be, and what to do with older ones: ``warn`` (plan with them, marked) or ``hold`` (keep the
+    last plan). A launch that failed counts as no further node there for ``failed_launch_minutes``."""
+
+    prices_hours: Annotated[float, Within(0.01, 87_600)] = 48.0
+    availability_minutes: Annotated[float, Within(0.1, 525_600)] = 120.0
+    demand_minutes: Annotated[float, Within(0.1, 525_600)] = 180.0
+    on_stale: Literal["warn", "hold"] = "warn"
+    failed_launch_minutes: Annotated[float, Within(0, 525_600)] = 30.0
 
 
 class FileSection(Section):
@@ -284,7 +323,13 @@ class Scenario(Section):
     policy: PolicySection = PolicySection()
     availability: AvailabilitySection
     quotas: FileSection | None = None
-    demand: FileSection | None = None
+    demand: DemandSection | None = None
+    feeds: FeedsSection = FeedsSection()
     efficiency: FileSection | None = None
     profiles: FileSection | None = None
     calibration: FileSection | None = None
+
+    @property
+    def takes_feeds(self) -> bool:
+        """Whether anything of it comes from the lake."""
+        return any(section is not None and section.feed for section in (self.offers, self.availability, self.demand))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 from catalogs.catalog import Catalog
 from catalogs.feeds import quota_families, units_per_node
 from catalogs.ids import split_node_config
+from catalogs.lake_feeds import PriceSnapshot
 from catalogs.offers import by_price, choose_by_date, derive_grid, with_discounts
 from catalogs.scenario_schema import OffersSection
 from catalogs.types import Availability, Basis, Market, NodeConfig, Offer, Quota
@@ -25,19 +26,31 @@ class Supply:
     notes: tuple[Note, ...]
 
 
-def choose_offers(section: OffersSection, price_as_of: date, own: Sequence[Offer], catalog: Catalog) -> Supply:
+def choose_offers(
+    section: OffersSection,
+    price_as_of: date,
+    own: Sequence[Offer],
+    catalog: Catalog,
+    feed: Mapping[str, PriceSnapshot] | None = None,
+) -> Supply:
     """The offers of a scenario.
 
-    Own offers replace the catalog's for the same machine, region and market. Each machine has the price nearest to
+    In a region of the ``feed`` its prices count and the catalog's do not; own offers replace either for the same machine,
+    region and market. Each machine has the price nearest to
     ``price_as_of``; one farther away than the tolerance is used with a note, or dropped. With ``only_sold: false`` the
     grid is completed from the prices of every region. Discounts come off the catalog's prices, before others are
     derived from them.
     """
     replaced = {(offer.region, offer.instance_type, offer.market) for offer in own}
-    shipped = catalog.offers if section.use_catalog else ()
-    pool = [o for o in shipped if (o.region, o.instance_type, o.market) not in replaced]
+    fed = [price for snapshot in (feed or {}).values() for price in snapshot.prices]
+    shipped = [o for o in catalog.offers if o.region not in (feed or {})] if section.use_catalog else []
+    listed = [*shipped, *(price.offer for price in fed if price.is_list)]
+    agreed = [price.offer for price in fed if not price.is_list]
+    pool, kept = (
+        [o for o in some if (o.region, o.instance_type, o.market) not in replaced] for some in (listed, agreed)
+    )
     # Own prices are what is paid already; the discount is off the list prices, and what is derived follows either.
-    paid = [*own, *with_discounts(pool, section.discount_pct)]
+    paid = [*own, *kept, *with_discounts(pool, section.discount_pct)]
     near, far = choose_by_date(paid, price_as_of, tolerance_days=section.date_tolerance_days)
     dated = near if section.other_dates == "drop" else near + far
     chosen = [offer for offer in dated if _is_wanted(offer, section)]
@@ -139,6 +152,28 @@ def node_configs_of(
     return dict(sorted(found.items()))
 
 
+def feed_networks(feed: Mapping[str, PriceSnapshot]) -> dict[str, float]:
+    """Network rates that a feed tells of, the smallest per configuration."""
+    found: dict[str, float] = {}
+    for price in (price for snapshot in feed.values() for price in snapshot.prices):
+        if price.network_gbit_per_s is not None:
+            config = price.offer.node_config
+            found[config] = min(price.network_gbit_per_s, found.get(config, price.network_gbit_per_s))
+    return found
+
+
+def lasting_offers(now: Sequence[Offer], usual: Sequence[Offer], catalog: Catalog) -> tuple[Offer, ...]:
+    """What a library is to cover: what is offered ``now`` and what usually is. Dates and sources of offers do not show, so
+    that the same machines at other prices are the same library."""
+    dated = {gpu: facts.as_of for gpu, facts in catalog.gpus.items()}
+    return tuple(
+        replace(offer, as_of=dated[split_node_config(offer.node_config)[0]], source="price feed")
+        if offer.node_config not in catalog.node_configs
+        else offer
+        for offer in (*usual, *now)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class QuotaLimit:
     """A provider's limit as a row over node configurations: sum of ``units[c]`` x nodes of c <= ``quota.limit``."""
@@ -170,14 +205,20 @@ def quota_limits(quotas: Iterable[Quota], offers: Iterable[Offer], catalog: Cata
 class Capacity:
     """Nodes per region and configuration, those held already included, never infinite: the feed's figure, at most what
     the quotas allow; without a feed the quotas; without either the scenario's default, labelled assumed. Owned machines
-    are never assumed: without a figure there are none."""
+    are never assumed: without a figure there are none. Where a launch ``failed`` of late there are no more than run there."""
 
     default_nodes: int
     feed: Mapping[tuple[str, str, Market], Availability] = field(default_factory=dict)
     limits: tuple[QuotaLimit, ...] = ()
+    failed: Mapping[tuple[str, str, Market], int] = field(default_factory=dict)
 
     def nodes(self, region: str, node_config: str, market: Market) -> tuple[int, Basis]:
         """How many nodes, and where the figure comes from."""
+        nodes, basis = self._told(region, node_config, market)
+        running = self.failed.get((region, node_config, market))
+        return (nodes, basis) if running is None or running >= nodes else (running, Basis.FEED)
+
+    def _told(self, region: str, node_config: str, market: Market) -> tuple[int, Basis]:
         limits = () if market is Market.OWNED else self.limits
         allowed = [
             limit.quota.limit // limit.units[node_config]

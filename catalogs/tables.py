@@ -131,6 +131,16 @@ def read_lines(path: Path) -> list[list[str]]:
     return _csv_lines(read_text(path, most_mib=_MOST_MIB, kind="CSV file", absent=absent))
 
 
+def column_names(path: Path) -> list[str]:
+    """The heading of a CSV or Parquet file. Raises UnreadableError."""
+    if path.suffix.lower() in PARQUET_SUFFIXES:
+        from catalogs.parquet_texts import parquet_columns
+
+        return parquet_columns(path)
+    lines = read_lines(path)
+    return [cell.strip() for cell in lines[0]] if lines else []
+
+
 def _csv_lines(text: str) -> list[list[str]]:
     try:
         read = list(csv.reader(io.StringIO(text, newline="")))

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from catalogs.errors import CoralError
 from catalogs.scenario_extend import load_extended
 from flows.build import build_library
+from flows.feeds import feed_reader
 from flows.settings import BuildResult, BuildSettings, Progress
 
 
@@ -19,4 +21,5 @@ def backfill_library(settings: BuildSettings, gpus: Sequence[str], progress: Pro
     """
     if settings.library_key is not None and not settings.library_key.strip():
         raise CoralError("--as needs a name", remedy="give one, such as --as with-h200")
-    return build_library(settings, progress, load_extended(settings.scenario, gpus))
+    feeds = feed_reader(settings.lake_root, datetime.now(UTC))
+    return build_library(settings, progress, load_extended(settings.scenario, gpus, feeds=feeds))

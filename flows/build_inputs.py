@@ -14,8 +14,9 @@ from typing import Any
 from catalogs.engines import engine_version
 from catalogs.ids import short_hash
 from catalogs.measured import MeasuredRate
-from catalogs.scenario import LoadedScenario, load_scenario
+from catalogs.scenario import LoadedScenario
 from catalogs.types import Efficiency, Gpu, NodeConfig, Workload
+from flows.feeds import load_with_feeds
 from flows.runner import code_hash
 from flows.settings import BuildSettings
 from tasks.profiling.memory import ProfileSettings
@@ -129,7 +130,7 @@ class BuildInputs:
 
 def resolve_inputs(settings: BuildSettings, loaded: LoadedScenario | None = None) -> BuildInputs:
     """Load the scenario (unless given) and resolve what its library is computed from. Raises the catalogs' errors."""
-    loaded = load_scenario(settings.scenario) if loaded is None else loaded
+    loaded = load_with_feeds(settings.scenario, settings.lake_root) if loaded is None else loaded
     library = loaded.scenario.library
     mode = settings.mode or library.mode
     configs = tuple(sorted(loaded.node_configs.values(), key=lambda config: config.node_config))

@@ -17,6 +17,7 @@ from flows import (
     cli_compare,
     cli_drift,
     cli_export,
+    cli_ingest,
     cli_inputs,
     cli_lake,
     cli_models,
@@ -54,6 +55,7 @@ cli_catalog.register(app)
 cli_compare.register(app)
 cli_drift.register(app)
 cli_export.register(app)
+cli_ingest.register(app)
 cli_inputs.register(app)
 cli_lake.register(app)
 cli_models.register(app)

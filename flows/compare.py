@@ -71,11 +71,11 @@ def compare(settings: BuildSettings, fleet_file: Path) -> Comparison:
     Raises InputError with every fault of the file, CoralError where it does not exist or no plan is published, HeldError where
     a demand is unknown.
     """
-    from catalogs.scenario import load_scenario
+    from flows.feeds import load_with_feeds
     from warehouse import read
     from warehouse.connect import Lake
 
-    loaded = load_scenario(settings.scenario)
+    loaded = load_with_feeds(settings.scenario, settings.lake_root)
     fleet = read_fleet(fleet_file, loaded)
     check_demand_known(loaded)
     with Lake.open(settings.lake_root, read_only=True) as lake:

@@ -60,9 +60,10 @@ def allocate(
     """Choose what to rent from the library built for the scenario as it is now.
 
     Without ``publish`` nothing is written. With it no two allocations of a scenario overlap, whoever asks (``request``:
-    who, None = a person), and a plan that a guard rail holds becomes a proposal. Raises HeldError (demand unknown; the run is
-    logged when publishing), NothingFitsError, LakeError (also when another allocation takes too long), SupersededError for a
-    scheduled run that comes too late, or CoralError when the library has not been built for these inputs.
+    who, None = a person), and a plan that a guard rail holds becomes a proposal. Raises HeldError (demand unknown or an
+    input too old; the run is logged when publishing), NothingFitsError, LakeError (also when another allocation takes too
+    long), SupersededError for a scheduled run that comes too late, or CoralError when the library has not been built for
+    these inputs.
 
     Ctrl-C and SIGTERM end the search, not the call: it answers with the best plan so far, checked as any other, and
     publishes nothing. StoppedError where there is none yet; a second signal interrupts at once.
@@ -79,14 +80,14 @@ def allocate(
 
 def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest | None) -> AllocationOutcome:
     """:func:`allocate` when it is this run's turn; ``request`` None = publish nothing."""
-    from catalogs.scenario import load_scenario
     from flows.build import registered_library
     from flows.drift import note_what_runs
+    from flows.feeds import load_with_feeds
     from warehouse import read
     from warehouse.connect import Lake
 
     started = datetime.now(UTC)
-    loaded = settings.with_policy(load_scenario(settings.scenario, at=started))
+    loaded = settings.with_policy(load_with_feeds(settings.scenario, settings.lake_root, started))
     for line in finding_lines(loaded.rejects):
         progress.message(f"set aside: {line}")
     library_id = registered_library(settings, loaded)
@@ -115,10 +116,11 @@ def _decide(
 ) -> tuple[Plan, dict[str, Any], bool]:
     """The plan, the frame it was decided on, and whether the search for it was interrupted."""
     from flows.plan_frame import frame_of
-    from flows.planning_inputs import planning_inputs
+    from flows.planning_inputs import check_demand_known, planning_inputs
     from flows.restriction import restriction_notes
     from flows.running import what_runs
 
+    check_demand_known(loaded, has_plan=last is not None)
     stop = threading.Event()
     with interrupt_sets(stop, signal.SIGTERM):
         with progress_stage(progress, "allocate"):

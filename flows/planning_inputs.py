@@ -13,6 +13,7 @@ from catalogs.errors import HeldError
 from catalogs.ids import short_hash
 from catalogs.types import Market, Offer
 from flows.candidates import candidates
+from flows.feeds import check_fresh
 from flows.running import NOTHING_RUNS, Running
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem
 from tasks.allocation.types import AllocationProblem, ModelDemand, Pool, SharedQuota, Shortage, pool_name
@@ -39,9 +40,10 @@ def planning_inputs(
     """The online problem of a scenario over the templates of ``library_id`` that :func:`flows.candidates.candidates` gives.
 
     Templates of what runs stay candidates when the library still has them and the policy allows them. Raises HeldError where
-    a demand is unknown, and what that function and :func:`tasks.allocation.prepare.build_problem` raise.
+    a demand is unknown or an input too old, and what that function and :func:`tasks.allocation.prepare.build_problem` raise.
     """
     check_demand_known(loaded)
+    check_fresh(loaded)
     templates: dict[str, pa.Table] = {}
     for workload in loaded.workloads:
         ids = {template_id for _, template_id in running.instances.get(workload.workload_id, ())}
@@ -135,13 +137,20 @@ def pools_of(loaded: LoadedScenario) -> tuple[Pool, ...]:
     return tuple(pools)
 
 
-def check_demand_known(loaded: LoadedScenario) -> None:
-    """Raise HeldError, naming the models, where a demand is unknown: the last plan stays as it is."""
-    unknown = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s is None]
+def check_demand_known(loaded: LoadedScenario, *, has_plan: bool = True) -> None:
+    """Raise HeldError, naming the models and why, where a demand is unknown: the last plan (``has_plan``) stays as it is."""
+    unknown = [
+        demand.alias + (f" ({why})" if (why := loaded.feeds.unknown.get(demand.model)) else "")
+        for demand in loaded.model_demands
+        if demand.planned_req_per_s is None
+    ]
     if unknown:
+        held = "the last plan is held" if has_plan else "there is no plan yet and none is made"
+        remedy = "state demand_req_per_s (0 releases a model), or give a demand file that has it"
+        if loaded.scenario.demand is not None and loaded.scenario.demand.feed:
+            remedy = "ingest its demand with `coral ingest demand FILE` (0 releases a model)"
         raise HeldError(
-            f"{loaded.scenario.id}: the demand of {', '.join(unknown)} is unknown, so the last plan is held",
-            remedy="state demand_req_per_s (0 releases a model), or give a demand feed that has it",
+            f"{loaded.scenario.id}: the demand of {', '.join(unknown)} is unknown, so {held}", remedy=remedy
         )
 
 
@@ -172,9 +181,9 @@ def inputs_hash(problem: AllocationProblem, library_id: str, loaded: LoadedScena
 
 
 def input_ages_s(loaded: LoadedScenario, now: datetime) -> dict[str, float]:
-    """Age of the prices the plan is made from, in seconds."""
+    """Ages of the inputs the plan is made from, in seconds: the prices' date, and of each feed the oldest part."""
     price_time = datetime.combine(loaded.price_as_of, time(), tzinfo=UTC)
-    return {"prices": (now - price_time).total_seconds()}
+    return {"prices": (now - price_time).total_seconds(), **loaded.feeds.ages_s}
 
 
 def reference_inputs(loaded: LoadedScenario, now: datetime) -> Mapping[str, Any]:

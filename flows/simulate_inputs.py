@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import CoralError
 from catalogs.ids import short_hash
-from catalogs.scenario import LoadedScenario, load_scenario
+from catalogs.scenario import LoadedScenario
 from catalogs.types import Workload
+from flows.feeds import load_with_feeds
 from flows.runner import code_hash
 from flows.simulate_streams import Stream, make_streams
 
@@ -110,7 +111,7 @@ def resolve(settings: SimulateSettings) -> SimulateInputs:
         raise CoralError(
             "a simulation needs a seed and some minutes", remedy="give --seeds >= 1, 0 < --minutes <= 1440"
         )
-    loaded = load_scenario(settings.scenario)
+    loaded = load_with_feeds(settings.scenario, settings.lake_root)
     plan = published_plan(settings.lake_root, loaded.scenario.id, settings.plan_version, settings.scenario)
     by_id = {workload.workload_id: workload for workload in loaded.workloads}
     _refuse_stale(plan, by_id)

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from catalogs.errors import HeldError
+from catalogs.errors import HeldError, StaleError
 
 if TYPE_CHECKING:
     from warehouse.connect import Lake
@@ -102,7 +102,7 @@ def log_undecided(lake: Lake, scenario_id: str, request: RunRequest, started: da
     if isinstance(error, SupersededError):
         outcome = RunOutcome.SUPERSEDED
     elif isinstance(error, HeldError):
-        outcome = RunOutcome.HELD_UNKNOWN_DEMAND
+        outcome = RunOutcome.HELD_STALE if isinstance(error, StaleError) else RunOutcome.HELD_UNKNOWN_DEMAND
     lines = str(error).strip().splitlines()
     note = lines[0] if lines else type(error).__name__
     run = AllocationRun(run_id=request.run_id, scenario_id=scenario_id, started_at=started, note=note)

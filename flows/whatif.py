@@ -51,12 +51,12 @@ def what_if(
     Raises InputError with every fault of the options, CoralError where no plan is published or a part of the library is not
     built, and what planning raises.
     """
-    from catalogs.scenario import load_scenario
+    from flows.feeds import load_with_feeds
     from warehouse import read
     from warehouse.connect import Lake
 
     now = datetime.now(UTC)
-    loaded = load_scenario(settings.scenario, at=now)
+    loaded = load_with_feeds(settings.scenario, settings.lake_root, now)
     changed = apply_changes(loaded, asked)
     library_id = _library(settings, loaded, changed, progress, build=build)
     with Lake.open(settings.lake_root, read_only=True) as lake:

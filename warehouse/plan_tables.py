@@ -106,7 +106,7 @@ PLAN_TABLES = (
             Column(
                 "outcome",
                 "VARCHAR",
-                "published, unchanged, held_unknown_demand, held_for_approval, superseded or failed",
+                "published, unchanged, held_unknown_demand, held_stale, held_for_approval, superseded or failed",
             ),
             maybe("cost_now_usd_per_h", "DOUBLE", "cost of the decision at the prices of the run", USD_H),
             maybe("lower_bound_usd_per_h", "DOUBLE", "bound found by the run", USD_H),

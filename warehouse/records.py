@@ -83,12 +83,14 @@ class BuildRecord:
 
 
 class RunOutcome(StrEnum):
-    """What an allocation run led to. ``SUPERSEDED``: another decision was published since the run read its inputs.
-    ``HELD_FOR_APPROVAL``: a guard rail keeps its version from becoming current until a person approves it."""
+    """What an allocation run led to. ``HELD_UNKNOWN_DEMAND``, ``HELD_STALE``: nothing was decided, the last plan stays.
+    ``HELD_FOR_APPROVAL``: a guard rail keeps its version from becoming current until a person approves it. ``SUPERSEDED``:
+    another decision was published since the run read its inputs."""
 
     PUBLISHED = "published"
     UNCHANGED = "unchanged"
     HELD_UNKNOWN_DEMAND = "held_unknown_demand"
+    HELD_STALE = "held_stale"
     HELD_FOR_APPROVAL = "held_for_approval"
     SUPERSEDED = "superseded"
     FAILED = "failed"

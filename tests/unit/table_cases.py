@@ -98,6 +98,24 @@ FEED_ROWS = {
         "pp": "1",
         "replicas": "2",
     },
+    "fleet_state": {
+        "observed_at": "2026-07-30T12:00:00Z",
+        "region": "aws/eu-west-1",
+        "node_config": "L40Sx4",
+        "market": "on_demand",
+        "template_id": "0123456789abcdef",
+        "nodes": "3",
+        "failed_nodes": "1",
+    },
+    "skypilot_vms": {
+        "InstanceType": "g6e.12xlarge",
+        "AcceleratorName": "L40S",
+        "AcceleratorCount": "4",
+        "Price": "10.49",
+        "SpotPrice": "4.2",
+        "Region": "eu-west-1",
+        "AvailabilityZone": "euw1-az1",
+    },
 }
 
 

@@ -18,6 +18,7 @@ from catalogs.types import Market, Provenance
 RAW = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).resolve().parents[3] / "shared" / "data"))
 needs_raw = pytest.mark.skipif(not (RAW / "gpus.csv").exists(), reason="raw data folder ../shared/data is absent")
 FEEDS = {"own_offers", "availability", "quotas", "demand", "measured_rates", "calibration", "layer_times", "fleet"}
+FEEDS |= {"fleet_state", "skypilot_vms"}
 
 
 def raw_rows(path: str) -> list[dict[str, str]]:
