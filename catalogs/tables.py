@@ -159,6 +159,8 @@ def _parse_lines(lines: Sequence[list[str]], table: str, how: Reading, label: st
     state = _Rows(label, schema, header, how)
     for number, cells in enumerate(lines[1:], start=1):
         state.add(number, cells)
+    if any(column.required != "no" and column.name in state.absent for column in schema.columns):
+        state.rows, state.numbers = [], []  # no row has what it must
     return Table(
         label, tuple(state.rows), tuple(state.numbers), tuple(file_findings), tuple(state.findings), len(lines) - 1
     )

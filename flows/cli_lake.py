@@ -86,7 +86,7 @@ def backfill(
 def gc(
     lake: LakeOption = None,
     keep_days: Annotated[
-        float, typer.Option("--keep-days", min=0, help="Keep what was in use within this many days.")
+        float, typer.Option("--keep-days", min=0, max=36500, help="Keep what was in use within this many days.")
     ] = 30,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     as_json: JsonOption = False,

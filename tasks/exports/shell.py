@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from tasks.exports.groups import rank_words
 from tasks.exports.types import Group, Server
 
+_VARIABLES = frozenset({"$HEAD_IP", "$NODE_IP", "$NODE_RANK"})
+
 
 def shell_words(words: Sequence[str]) -> str:
-    """A command line; a word that begins with ``$`` is a variable and stays one."""
-    return " ".join(f'"{word}"' if word.startswith("$") else shlex.quote(word) for word in words)
+    """A command line; our own variables stay variables, all else is taken as it is written."""
+    return " ".join(f'"{word}"' if word in _VARIABLES else shlex.quote(word) for word in words)
 
 
 def server_text(

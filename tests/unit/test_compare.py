@@ -79,6 +79,13 @@ def test_every_fault_comes_at_once_with_close_matches(loaded: LoadedScenario, tm
     assert "is not a model of the scenario" in said[7, "model"]
 
 
+def test_a_file_without_the_columns_is_told_so(loaded: LoadedScenario, tmp_path: Path) -> None:
+    (tmp_path / "fleet.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(InputError) as caught:
+        read_fleet(tmp_path / "fleet.csv", loaded)
+    assert {"region", "instance_type", "model"} <= {finding.column for finding in caught.value.findings}
+
+
 def test_a_layout_of_the_library_has_the_librarys_rate(loaded: LoadedScenario) -> None:
     """The profile table's best layout of a whole model on one machine, evaluated alone."""
     inputs = resolve_inputs(BuildSettings(loaded.path, Path()), loaded)

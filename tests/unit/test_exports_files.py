@@ -137,6 +137,17 @@ def test_every_script_starts_what_the_engine_accepts(
         accepted(made, group, at.rank, called(calls, script, expected=len(group.servers), HEAD_IP="10.0.0.1"))
 
 
+def test_a_name_is_never_run(calls: Path) -> None:
+    """What a user names (a repository, a backend) reaches the engine as it is written, whatever the shell could make of it."""
+    names = {"checkpoints": {MODEL: "$(touch pwned)/m"}, "attention_backend": "A;touch pwned"}
+    made = launch(OWNED, **names)
+    script = next(text for name, text in export_of(made, ["vllm"]).files.items() if name.endswith("node-0.sh"))
+    ((words, _),) = called(calls, script)
+    assert words[1] == "$(touch pwned)/m"
+    assert "A;touch pwned" in words
+    assert not Path("pwned").exists()
+
+
 @pytest.mark.parametrize("row", [SIDE_BY_SIDE, MIXED, INSIDE], ids=["two servers", "mixed", "inside"])
 def test_every_skypilot_task_runs_the_ranks_of_its_nodes(
     made: Launch, files: dict[str, str], calls: Path, row: dict
