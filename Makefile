@@ -6,7 +6,7 @@ SCENARIO ?= core
 export PYTHONSAFEPATH := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help setup plan test unit lint types check clean
+.PHONY: help setup plan test unit lint types docs check clean
 
 help:  ## List the targets
 	@grep -E '^[a-z]+:.*##' Makefile | sed 's/:.*##/\t/'
@@ -33,6 +33,9 @@ lint: setup  ## ruff: lint and format
 
 types: setup  ## mypy
 	$(BIN)/mypy
+
+docs: setup  ## The documentation as a site in build/docs, with no dead link
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
 
 check: lint types test  ## Everything that must hold before a change lands
 

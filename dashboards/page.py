@@ -105,8 +105,12 @@ def _code(text: str) -> str:
 
 
 def table(header: list[str], rows: list[list[tuple[str, str]]]) -> str:
-    """An HTML table; a cell is (text, class)."""
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
+    """An HTML table; a cell is (text, class). A column of text has its heading above the text."""
+    kinds = [kind if kind in {"text", "wrap"} else "" for _, kind in rows[0]] if rows else [""] * len(header)
+    head = "".join(
+        f'<th scope="col" class="{"text" if kind else ""}">{escape(name)}</th>'
+        for name, kind in zip(header, kinds, strict=True)
+    )
     lines = "".join(
         "<tr>" + "".join(f'<td class="{kind}">{escape(text)}</td>' for text, kind in row) + "</tr>" for row in rows
     )

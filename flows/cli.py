@@ -15,6 +15,7 @@ from flows import (
     cli_api,
     cli_catalog,
     cli_compare,
+    cli_dashboard,
     cli_drift,
     cli_export,
     cli_ingest,
@@ -53,6 +54,7 @@ app = typer.Typer(
 cli_api.register(app)
 cli_catalog.register(app)
 cli_compare.register(app)
+cli_dashboard.register(app)
 cli_drift.register(app)
 cli_export.register(app)
 cli_ingest.register(app)

@@ -1,4 +1,4 @@
-"""``coral plans list|show|diff|schema``: the plan versions of a lake. What moves them on: :mod:`flows.cli_plan_states`."""
+"""``coral plans list|show|diff|picture|schema``: the plan versions of a lake. What moves them on: `flows.cli_plan_states`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from flows.cli_common import (
     put,
     put_json,
     put_lines,
+    say,
 )
 from flows.settings import lake_root_of
 
@@ -53,6 +54,12 @@ def register(app: typer.Typer) -> None:
         plan_schema
     )
     cli_plan_states.register(plans)
+    plans.command(
+        "picture",
+        **described(
+            "Draw a plan as an SVG.", "coral plans picture --out plan.svg", "coral plans picture 3 --scenario core"
+        ),
+    )(plan_picture)
     app.add_typer(plans)
 
 
@@ -61,6 +68,22 @@ def plan_schema() -> None:
     from tasks.allocation.plan import plan_json_schema
 
     put_json(plan_json_schema())
+
+
+def plan_picture(
+    version: Annotated[
+        int | None, typer.Argument(metavar="VERSION", help="Plan version. [default: the latest]")
+    ] = None,
+    scenario: ScenarioOption = DEFAULT_SCENARIO,
+    lake: LakeOption = None,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The file to write.")] = Path("plan.svg"),
+) -> None:
+    """Draw a published plan: every kind of replica as its pipeline of stages with layers and nodes."""
+    from flows.cli_dashboard import draw_plan
+
+    plan = plan_at(lake_root_of(lake), scenario, version)
+    draw_plan(plan.model_dump_json(by_alias=True), out)
+    say(f"version {plan.plan_version} of {plan.scenario_id} drawn in {out}")
 
 
 def list_plans(

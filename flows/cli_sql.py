@@ -25,15 +25,30 @@ def register(app: typer.Typer) -> None:
             "Read-only SQL over the lake.",
             'coral sql "SELECT workload_id, count(*) FROM templates GROUP BY ALL"',
             'coral sql "SELECT * FROM plan_instances" --format csv --out instances.csv',
+            'coral sql "SELECT count(*) FROM plans" --snapshot 12',
+            "coral sql --shell",
         ),
     )(sql)
 
 
 def sql(
-    query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT statement; - reads it from stdin.")],
+    query: Annotated[
+        str | None, typer.Argument(metavar="QUERY", help="One SELECT statement; - reads it from stdin.")
+    ] = None,
     lake: LakeOption = None,
     output_format: Annotated[Format, typer.Option("--format", "-f", help="How to print the rows.")] = Format.TABLE,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write to FILE, not stdout.")] = None,
+    snapshot: Annotated[
+        int | None,
+        typer.Option(
+            "--snapshot",
+            min=0,
+            metavar="N",
+            help="The lake as it was at a snapshot; `FROM lake.snapshots()` lists them. [default: as it is]",
+            show_default=False,
+        ),
+    ] = None,
+    shell: Annotated[bool, typer.Option("--shell", help="Ask one question after another; .help says how.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Ask the lake anything: tables libraries, templates, template_nodes, plans, plan_instances and more.
@@ -42,10 +57,22 @@ def sql(
     """
     if as_json:
         output_format = Format.JSON
+    if shell == (query is not None):
+        raise CoralError(
+            "give one statement, or --shell" if shell else "there is no statement to run",
+            remedy='write coral sql "SELECT ...", or coral sql --shell',
+        )
+    if query is None:
+        from flows.sql_shell import run_shell
+
+        if output_format is Format.PARQUET or out is not None:
+            raise CoralError("--shell answers on stdout, as a table, CSV or JSON", remedy="leave out --out and parquet")
+        run_shell(lake, output_format, snapshot)
+        return
     if output_format is Format.PARQUET and out is None:
         raise CoralError("Parquet is not for a terminal", remedy="name a file with --out rows.parquet")
     text = sys.stdin.read() if query == "-" else query
-    rows = _run(lake_root_of(lake), text, is_whole=out is not None or output_format is not Format.TABLE)
+    rows = _run(lake_root_of(lake), text, snapshot, is_whole=out is not None or output_format is not Format.TABLE)
     if out is None:
         put(write_result(rows, output_format, None))
     else:
@@ -53,12 +80,12 @@ def sql(
         say(f"{rows.num_rows:,} rows written to {out}")
 
 
-def _run(root: Path, query: str, *, is_whole: bool) -> pa.Table:
+def _run(root: Path, query: str, snapshot: int | None, *, is_whole: bool) -> pa.Table:
     """The rows; data for programs is never cut, a table for the eye is at the default limit, and says so."""
     from warehouse.sql import SqlLimits, truncated_at
     from warehouse.sql import query as run_query
 
-    rows = run_query(root, query, SqlLimits(max_rows=None) if is_whole else SqlLimits())
+    rows = run_query(root, query, SqlLimits(max_rows=None) if is_whole else SqlLimits(), snapshot=snapshot)
     limit = truncated_at(rows)
     if limit is not None:
         say(f"only the first {limit:,} rows are shown; --format csv or --out has all")

@@ -80,7 +80,7 @@ def register_library(
         _insert_library(connection, library, content)
         _make_current(connection, library.library_key, library.library_id)
         if _record_build(connection, build) and reference is not None:
-            record_reference(connection, reference, build_id=build.build_id)
+            record_reference(connection, reference, build_id=build.build_id, scenario_id=library.library_key)
     return content
 
 

@@ -72,3 +72,16 @@ def _folder(root: str | os.PathLike[str], kind: str) -> Path:
 
 def _digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()[:_NAME_HASH_DIGITS]
+
+
+def result_about(root: str | os.PathLike[str], kind: str, **about: Any) -> Any | None:
+    """The newest intact document of ``kind`` that holds these values, or None; nothing is changed or deleted."""
+    newest_first = sorted(_folder(root, kind).glob("*.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    for path in newest_first:
+        content = path.read_bytes()
+        if not path.stem.endswith(f"-{_digest(content)}"):
+            continue
+        document = json.loads(content)
+        if isinstance(document, dict) and about.items() <= document.items():
+            return document
+    return None

@@ -120,7 +120,7 @@ LIBRARY_TABLES = (
         "Which sets of reference rows a build or a plan version was computed from",
         (
             Column("build_id", "VARCHAR", "build; '' for a plan"),
-            Column("scenario_id", "VARCHAR", "scenario; '' for a build"),
+            Column("scenario_id", "VARCHAR", "scenario; '' for a build in a lake of older versions"),
             Column("plan_version", "BIGINT", "plan version; 0 for a build"),
             Column("table_name", "VARCHAR", "reference table"),
             Column("set_id", "VARCHAR", "set"),

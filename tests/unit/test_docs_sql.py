@@ -3,28 +3,14 @@
 from __future__ import annotations
 
 import re
-from datetime import date
 from pathlib import Path
 
 import pytest
-from warehouse_cases import (
-    build_record,
-    land_frontier,
-    land_profile,
-    library_record,
-    new_lake,
-    plan,
-    run,
-    template_id,
-    templates,
-)
+from dashboard_cases import WORKLOAD, library_lake
+from warehouse_cases import plan, run
 
-from catalogs.scenario import load_scenario
-from catalogs.types import Market, Offer
-from warehouse.land import write_shard
 from warehouse.plans import publish_plan
-from warehouse.publish import register_library
-from warehouse.records import ReferenceInputs
+from warehouse.recipes import RECIPES, Recipe, about
 from warehouse.sql import query
 
 GUIDE = Path(__file__).parents[2] / "docs/sql.md"
@@ -32,46 +18,16 @@ STATEMENTS = {
     heading: sql
     for heading, sql in re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?```sql\n(.*?)```", GUIDE.read_text(), re.S | re.M)
 }
-MTOK_PER_S = {
-    "L40Sx4*1": 5_000,
-    "L4x4*1": 2_000,
-    "L40Sx4*1+L4x4*1": 8_000,
-    "H100-SXMx1*1": 6_000,
-    "L40Sx4*2": 10_500,
-}
-PRICES = {"a": {"L40Sx4": 10.0, "L4x4": 4.0, "H100-SXMx1": 12.0}, "b": {"H100-SXMx1": 6.0}}
-WORKLOAD = load_scenario("core").workloads[0]
 NAME = (WORKLOAD.model.model, WORKLOAD.phase.value)
-
-
-def offer(region: str, config: str, usd_per_h: float) -> Offer:
-    day = date(2026, 7, 30)
-    return Offer(
-        f"{region}/{config}", "aws", region, config, "m", Market.ON_DEMAND, usd_per_h, None, False, day, "list"
-    )
 
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two libraries, of which the second is not the current one of `core`, and one plan."""
+    """Two libraries, of which the second is another scenario's, with other prices; and two plans."""
     root = tmp_path_factory.mktemp("lake")
-    name = WORKLOAD.workload_id
-    offers = [offer(region, config, usd) for region, sold in PRICES.items() for config, usd in sold.items()]
-    with new_lake(root) as lake:
-        for library, rates in (("other", {"L40Sx4*1": 9_000_000}), ("lib1", MTOK_PER_S)):
-            shard = write_shard(root, templates(f"s_{library}", name, rates), f"s_{library}")
-            frontier = land_frontier(root, f"f_{library}", name, [template_id(f"s_{library}", text) for text in rates])
-            profiles = [land_profile(root, name)]
-            register_library(
-                lake,
-                library_record(library, profiles, "elsewhere" if library == "other" else "core"),
-                [shard],
-                profiles,
-                [frontier],
-                build_record(library, library),
-                ReferenceInputs(offers=offers, workloads=[WORKLOAD], models=[WORKLOAD.model]),
-            )
+    with library_lake(root) as lake:
         publish_plan(lake, plan(), run("r1"))
+        publish_plan(lake, plan(instances=3, cost_usd_per_h=24.0), run("r2"))
     return root
 
 
@@ -81,7 +37,15 @@ def answer(root: Path, heading: str) -> list[tuple[object, ...]]:
 
 
 def test_every_statement_is_tested() -> None:
-    assert GUIDE.read_text().count("```sql") == len(STATEMENTS) == 5
+    assert GUIDE.read_text().count("```sql") == len(STATEMENTS) == 6
+
+
+def test_the_page_has_the_statements_that_the_dashboard_offers() -> None:
+    assert {title: sql.rstrip() for title, sql in STATEMENTS.items()} == {row.title: row.sql for row in RECIPES}
+
+
+def test_a_statement_for_another_scenario() -> None:
+    assert about(Recipe("t", "WHERE a = 'core' OR b = 'core'"), "o'clock") == "WHERE a = 'o''clock' OR b = 'o''clock'"
 
 
 def test_most_tokens_per_usd(root: Path) -> None:
@@ -117,5 +81,13 @@ def test_rates_of_homogeneous_against_mixed(root: Path) -> None:
 
 def test_what_the_plan_runs(root: Path) -> None:
     rows = answer(root, "What the newest plan runs")
-    assert [(row[0], row[2], row[3]) for row in rows] == [("aws/us-east-2", "L40Sx4*1", 2)]
-    assert [row[4:] for row in rows] == [(2469.0, 10.0)]
+    assert [(row[0], row[2], row[3]) for row in rows] == [("aws/us-east-2", "L40Sx4*1", 3)]
+    assert [row[4:] for row in rows] == [(3 * 1234.5, 24.0)]
+
+
+def test_how_versions_changed(root: Path) -> None:
+    rows = answer(root, "How cost, gap and machines changed")
+    assert [(row[0], row[2], row[3], row[5], row[6]) for row in rows] == [
+        (1, "superseded", 10.0, None, 2),
+        (2, "published", 24.0, 14.0, 3),
+    ]

@@ -1,0 +1,265 @@
+"""The page of a plan as pieces of HTML: headline, replicas, what to rent, what changed, shadow prices, what is short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from dashboards.page import escape, table
+from dashboards.picture import gpu_of, replica
+from dashboards.plan_data import instance_changes, per_million, short
+
+Row = dict[str, Any]
+_MONTH_H = 730
+_SAME_USD = 0.005
+_STATUS = {
+    "optimal": "proven best, within the gap asked for",
+    "gap": "a better plan may exist, by the gap at most",
+    "time_limit": "the time ran out",
+    "shortfall": "demand cannot be met",
+}
+_RULES = {
+    ("headroom", True): "without headroom: replicas used to their whole rate",
+    ("co-location", True): "with prefill and decode in different regions, KV moving for nothing",
+    ("min_regions", True): "with every model in one region only",
+    ("launchable_only", True): "with templates that no stock engine launches as well",
+    ("launchable_only", False): "with templates alone that stock engines launch (classes A and B1)",
+    ("measured_only", True): "with rates that are not measured or fitted as well",
+    ("safety_percentile", True): "with expected rates instead of safe ones",
+}
+
+
+def headline(plan: Row, current: int | None) -> str:
+    """Cost, gap, demand met and machines, large enough to be seen from afar; ``current`` is the version that holds."""
+    cost = plan["cost_usd_per_h"]
+    if current is None:
+        holds = "no version holds now"
+    else:
+        holds = "the version that holds now" if plan["plan_version"] == current else f"version {current} holds now"
+    met = plan["theta"]
+    status = str(plan["status"])
+    cards = [
+        _card("Cost", f"{cost:,.2f}", "USD/h", f"{cost * _MONTH_H:,.0f} USD per month (730 h)"),
+        _card("Gap", f"{plan['gap']:.2%}", "", _STATUS.get(status, status), is_bad=status == "shortfall"),
+        _card("Demand met", f"{met:.0%}" if met >= 1 else f"{met:.1%}", "", _demand(plan), is_bad=met < 1),
+        _card("Machines", f"{sum(row['nodes'] for row in plan['offers']):,}", "", _machines(plan)),
+    ]  # fmt: skip
+    return (
+        f'<div class="head"><h1>{escape(plan["scenario_id"])} <span class="quiet">version {plan["plan_version"]}, '
+        f"{escape(plan['state'])}</span></h1>"
+        f'<p class="quiet">Made {_time(plan["created_at"])} with prices of {escape(plan["inputs"]["price_as_of"])}; '
+        f'{holds}</p></div><div class="cards">{"".join(cards)}</div>'
+    )
+
+
+def _card(name: str, value: str, unit: str, note: str, *, is_bad: bool = False) -> str:
+    return (
+        f'<div class="tile{" bad" if is_bad else ""}"><div class="name">{escape(name)}</div>'
+        f'<div class="value">{"✕ " if is_bad else ""}{escape(value)} <small>{escape(unit)}</small></div>'
+        f'<div class="note">{escape(note)}</div></div>'
+    )
+
+
+def _demand(plan: Row) -> str:
+    if plan["shortfalls"]:
+        return f"{len(plan['shortfalls'])} workloads are short, see below"
+    models = {short(row["workload"]): row["planned_req_per_s"] for row in plan["workloads"]}
+    return f"{len(models)} models, {sum(models.values()):,.1f} req/s planned"
+
+
+def _machines(plan: Row) -> str:
+    gpus: dict[str, int] = {}
+    for row in plan["offers"]:
+        gpu, count = gpu_of(row["node_config"])
+        gpus[gpu] = gpus.get(gpu, 0) + count * row["nodes"]
+    return ", ".join(f"{count} {gpu}" for gpu, count in sorted(gpus.items())) or "none"
+
+
+def _time(text: str) -> str:
+    return f"{escape(text[:16].replace('T', ' '))} UTC"
+
+
+def price_per_token(plan: Row) -> str:
+    """USD per million tokens of each model."""
+    rows = [
+        [(model, ""), (_usd(prefill), ""), (_usd(decode), "")]
+        for model, prefill, decode in per_million(plan)
+    ]  # fmt: skip
+    return _section("USD per million tokens", table(["model", "input (prefill)", "output (decode)"], rows))
+
+
+def _usd(value: float | None) -> str:
+    return "–" if value is None else f"{value:,.4f}"
+
+
+def shortfalls(plan: Row) -> str:
+    """What demand is not met, what binds, what would close it; and the caveats of the plan."""
+    parts = []
+    if plan["shortfalls"]:
+        rows = [
+            [
+                (row["workload"], ""), (f"{row['missing_tok_per_s']:,.0f}", "bad"), (row["binding"], "wrap"),
+                (row["cheapest_extra"] or "–", "wrap"),
+            ]
+            for row in plan["shortfalls"]
+        ]  # fmt: skip
+        header = ["workload", "missing tok/s", "what is short", "cheapest supply that would close it"]
+        parts.append(f'<div class="card missed"><b>✕ Not all demand is met.</b>{table(header, rows)}</div>')
+    if plan["warnings"]:
+        items = "".join(f"<li><b>{escape(row['code'])}</b>: {escape(row['text'])}</li>" for row in plan["warnings"])
+        count = len(plan["warnings"])
+        parts.append(
+            f'<details class="card"><summary>{count} {"caveat" if count == 1 else "caveats"}: what this plan assumes'
+            f"</summary><ul>{items}</ul></details>"
+        )
+    return "".join(parts)
+
+
+def replicas(plan: Row, colours: Mapping[str, str]) -> str:
+    """Every model with its replicas drawn: how many, where, at what rate and cost, and their pipelines."""
+    parts = []
+    for workload in plan["workloads"]:
+        rows = [row for row in plan["instances"] if row["workload"] == workload["workload"]]
+        drawn = "".join(_replica(row, colours) for row in rows) or '<p class="quiet">nothing runs</p>'
+        parts.append(
+            f'<div class="card"><h3>{escape(workload["workload"])}</h3>{_workload(workload)}<div class="flow">{drawn}</div></div>'
+        )
+    legend = "".join(
+        f'<span><i style="background:{colour}"></i>{escape(gpu)}</span>' for gpu, colour in colours.items()
+    )
+    return (
+        f'<h2>What runs</h2><p class="quiet">A replica is a pipeline: the bar shows how the model\'s layers are split over its '
+        f"stages, each box is one node. Requests pass from left to right.</p>"
+        f'<div class="legend">{legend}</div>{"".join(parts)}'
+    )  # fmt: skip
+
+
+def _workload(row: Row) -> str:
+    slo = "TTFT" if row["phase"] == "prefill" else "TPOT"
+    said = (
+        f"{row['cost_usd_per_h']:,.2f} USD/h · {slo} {row['slo_ms']:,g} ms · planned {row['planned_tok_per_s']:,.0f} tok/s "
+        f"({row['planned_req_per_s']:,.1f} req/s), supplied {row['supplied_tok_per_s']:,.0f} at {row['headroom']:.0%} use"
+    )
+    return f'<p class="quiet">{escape(said)}</p>'
+
+
+def _replica(row: Row, colours: Mapping[str, str]) -> str:
+    count = row["instances"]
+    market = "" if row["market"] == "on_demand" else f" · {row['market']}"
+    head = f"{count} {'replica' if count == 1 else 'replicas'} in {row['region']}{market}"
+    each = " each" if count > 1 else ""
+    under = (
+        f"{row['throughput_tok_per_s']:,.0f} tok/s{each} · {row['cost_usd_per_h']:,.2f} USD/h{each} · class "
+        f"{row['launch_class']} · rates {row['provenance']}, ±{row['rel_error']:.0%}"
+    )
+    return (
+        f'<figure><figcaption><b>{escape(head)}</b><br><span class="quiet">{escape(under)}</span></figcaption>'
+        f"{replica(row, colours)}</figure>"
+    )
+
+
+def machines(plan: Row) -> str:
+    """What to rent, and how much of what can be had that is."""
+    rows = []
+    for row in plan["offers"]:
+        share = row["nodes"] / row["availability_nodes"] if row["availability_nodes"] else 1.0
+        rows.append(
+            [
+                (row["region"], ""), (row["instance_type"], "text"), (row["node_config"], "text"),
+                (f"{row['nodes']:,}", ""), (f"{row['availability_nodes']:,} {row['availability_basis']}", ""),
+                (f"{share:.0%}", "bad" if share >= 1 else ""), (f"{row['price_usd_per_h']:,.2f}", ""),
+                (f"{row['nodes'] * row['price_usd_per_h']:,.2f}", ""),
+            ]
+        )  # fmt: skip
+    header = ["region", "instance type", "node", "rent", "can be had", "used", "USD/h each", "USD/h"]
+    return _section("Machines to rent", table(header, rows))
+
+
+def changes(before: Row | None, after: Row, why: Sequence[str]) -> str:
+    """What the version does otherwise than the one before, and what of the inputs differs."""
+    if before is None:
+        return _section("What changed", '<p class="quiet">This is the first version.</p>')
+    delta = after["cost_usd_per_h"] - before["cost_usd_per_h"]
+    head = (
+        f"<p>Version {before['plan_version']} → {after['plan_version']}: "
+        f"{before['cost_usd_per_h']:,.2f} → {after['cost_usd_per_h']:,.2f} USD/h (<b>{delta:+,.2f}</b>).</p>"
+    )
+    said = [*([after["reason"]] if after["reason"] else []), *why]
+    reasons = "".join(f"<li>{escape(text)}</li>" for text in said) or "<li>no input that is shown here differs</li>"
+    rows = [
+        [
+            (row["workload"], ""), (row["region"], "text"),
+            (_nodes(row), "wrap"),
+            (f"+{row['add']}" if row["add"] else "", "good"), (str(row["keep"] or ""), ""),
+            (f"−{row['remove']}" if row["remove"] else "", "bad"),
+        ]
+        for row in instance_changes(before, after)
+    ]  # fmt: skip
+    body = table(["workload", "region", "nodes of a replica", "add", "keep", "remove"], rows)
+    return _section(
+        "What changed, and why", f'{head}<h3>Why</h3><ul>{reasons}</ul><h3>What</h3>{body}'
+    )  # fmt: skip
+
+
+def _nodes(row: Row) -> str:
+    market = "" if row["market"] == "on_demand" else f" ({row['market']})"
+    return str(row["combination_id"]).replace("+", " + ") + market
+
+
+def shadow_prices(why: Row | None, plan: Row) -> str:
+    """What a node more or fewer is worth, and what rules cost; or the command that finds it out."""
+    title = "Shadow prices"
+    if why is None:
+        command = f"coral plans show {plan['plan_version']} --scenario {plan['scenario_id']} --why"
+        return _section(
+            title,
+            f"<p>Not computed for this version yet. Ten seconds once: <code>{escape(command)}</code></p>",
+        )
+    rows = [
+        [
+            (row["region"], ""), (row["node_config"], "text"), (f"{row['used']} of {row['nodes']}", ""),
+            (f"{row['dual_usd_per_h']:,.2f}", ""), (_range(row["more"], why["cost_usd_per_h"]), ""),
+            (_range(row["fewer"], why["cost_usd_per_h"]), ""),
+        ]
+        for row in sorted(why["supply"], key=lambda row: -row["dual_usd_per_h"])
+    ]  # fmt: skip
+    header = ["region", "node", "used", "price per node, USD/h", "one more", "one fewer"]
+    note = '<p class="quiet">What the plan would save with one node more of a kind; changes in USD/h.</p>'
+    supply = note + table(header, rows) if rows else "<p>No supply binds: one node more of anything saves nothing.</p>"
+    rules = [
+        [(_rule(row), "wrap"), (_range(row["cost"], why["cost_usd_per_h"]), "")] for row in why["rules"]
+    ]  # fmt: skip
+    parts = [_section(title, supply)]
+    if rules:
+        parts.append(_section("What rules cost", table(["the plan", "change, USD/h"], rules)))
+    return f'<div class="pair">{"".join(parts)}</div>'
+
+
+def _rule(row: Row) -> str:
+    name = row["rule"].replace("_", " ")
+    return _RULES.get(
+        (row["rule"], row["is_on"]), f"without the rule {name}" if row["is_on"] else f"with the rule {name}"
+    )
+
+
+def _range(cost: Row | None, base: float) -> str:
+    """A changed cost as the difference to the plan's: one figure, a range, or what is known of it."""
+    if cost is None:
+        return "–"
+    if cost["is_impossible"]:
+        return "impossible"
+    low = _signed(cost["low"] - base)
+    if cost["high"] is None:
+        return f"at least {low}" if cost["low"] > base + _SAME_USD else "not known"
+    high = _signed(cost["high"] - base)
+    if low == high:
+        return high
+    return f"{low} to {high}" if cost["low"] > 0 else f"at most {high}"
+
+
+def _signed(value: float) -> str:
+    return "0.00" if abs(value) < _SAME_USD else f"{value:+,.2f}"
+
+
+def _section(title: str, body: str) -> str:
+    return f'<section class="card"><h2>{escape(title)}</h2>{body}</section>'
