@@ -72,11 +72,11 @@ def _(coral, lake, minute, mo, newest, plan_data, scenario):
 
 
 @app.cell
-def _(lake, newest, plan_data, scenario, version):
+def _(current, lake, newest, plan_data, scenario, version):
     assert newest  # versions were read
     documents = plan_data.plan_documents(lake, scenario.value)
     plan = documents[version.value]
-    before = documents.get(version.value - 1)
+    before = plan_data.version_before(documents, plan, current)
     prices = plan_data.prices_by_version(lake, scenario.value)
     why = plan_data.explanation(lake, scenario.value, version.value)
     return before, documents, plan, prices, why

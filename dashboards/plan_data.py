@@ -34,14 +34,23 @@ def versions(lake: LakeReader, scenario_id: str) -> list[Row]:
 
 
 def plan_documents(lake: LakeReader, scenario_id: str) -> dict[int, Row]:
-    """The plan JSON of each of those versions, oldest first, each with the state it is in now."""
+    """The plan JSON of each of those versions, oldest first, each with the state it is in now and why (``state_note``)."""
     rows = lake.rows(
-        f"""SELECT plan_version, d.document, p.state
+        f"""SELECT plan_version, d.document, p.state, p.state_note
         FROM plan_documents d JOIN plans p USING (scenario_id, plan_version)
         WHERE scenario_id = {sql_text(scenario_id)}
         ORDER BY plan_version DESC LIMIT {MAX_VERSIONS}"""
     )
-    return {row["plan_version"]: json.loads(row["document"]) | {"state": row["state"]} for row in reversed(rows)}
+    return {
+        row["plan_version"]: json.loads(row["document"]) | {"state": row["state"], "state_note": row["state_note"]}
+        for row in reversed(rows)
+    }
+
+
+def version_before(documents: dict[int, Row], plan: Row, current: int | None) -> Row | None:
+    """What to compare a version with: a proposal with what holds, another with the version made before it."""
+    is_proposal = plan["state"] == "proposed" and current is not None
+    return documents.get(current if is_proposal and current else plan["plan_version"] - 1)
 
 
 def explanation(lake: LakeReader, scenario_id: str, plan_version: int) -> Row | None:

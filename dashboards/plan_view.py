@@ -48,8 +48,16 @@ def headline(plan: Row, current: int | None) -> str:
         f'<div class="head"><h1>{escape(plan["scenario_id"])} <span class="quiet">version {plan["plan_version"]}, '
         f"{escape(plan['state'])}</span></h1>"
         f'<p class="quiet">Made {_time(plan["created_at"])} with prices of {escape(plan["inputs"]["price_as_of"])}; '
-        f'{holds}</p></div><div class="cards">{"".join(cards)}</div>'
+        f'{holds}</p>{_waiting(plan)}</div><div class="cards">{"".join(cards)}</div>'
     )
+
+
+def _waiting(plan: Row) -> str:
+    """What a proposal waits for."""
+    if plan["state"] != "proposed":
+        return ""
+    command = f"coral plans approve {plan['plan_version']} --scenario {plan['scenario_id']}"
+    return f'<p class="news">Waits for approval: {escape(plan["state_note"])}. <code>{escape(command)}</code></p>'
 
 
 def _card(name: str, value: str, unit: str, note: str, *, is_bad: bool = False) -> str:

@@ -8,7 +8,7 @@ from mkdocs.structure.files import File, Files
 
 from flows.reference import command_reference, table_reference
 
-_MORE = "More"
+_GUIDES = "How to"
 
 
 def on_files(files: Files, config: Any) -> Files:
@@ -20,11 +20,12 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _list_the_rest(files: Files, config: Any) -> None:
-    """A page that the navigation does not name yet is listed at its end rather than lost."""
+    """A page that the navigation does not place is listed at the end of the guides rather than lost."""
     named = set(_paths(config.nav))
-    rest = [page.src_uri for page in files.documentation_pages() if page.src_uri not in named]
-    if rest:
-        config.nav = [*config.nav, {_MORE: sorted(rest)}]
+    rest = sorted(page.src_uri for page in files.documentation_pages() if page.src_uri not in named)
+    for section in config.nav:
+        if _GUIDES in section:
+            section[_GUIDES] = [*section[_GUIDES], *rest]
 
 
 def _paths(nav: Any) -> list[str]:

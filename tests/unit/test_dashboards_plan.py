@@ -155,6 +155,19 @@ def test_the_page_says_what_is_short_and_escapes_what_others_wrote(lake: LakeRea
     assert "<how many>" not in page
 
 
+def test_a_proposal_is_compared_with_what_holds_and_says_what_it_waits_for() -> None:
+    plans: dict[int, dict[str, Any]] = {n: {"plan_version": n, "state": "superseded"} for n in (1, 2, 3)}
+    plans[4] = {"plan_version": 4, "state": "proposed"}
+    assert plan_data.version_before(plans, plans[4], 2) == plans[2]
+    assert plan_data.version_before(plans, plans[3], 2) == plans[2]
+    assert plan_data.version_before(plans, plans[1], 2) is None
+    plan = example_plan(state="proposed").model_dump(mode="json") | {"state_note": "rent rises by <25 %>"}
+    page = plan_view.headline(plan, 2)
+    assert "rent rises by &lt;25 %&gt;" in page
+    assert "coral plans approve 3 --scenario example" in page
+    assert "version 2 holds now" in page
+
+
 def cost(low: float, high: float | None, *, impossible: bool = False) -> dict[str, Any]:
     return {"low": low, "high": high, "is_impossible": impossible}
 
