@@ -22,7 +22,7 @@ plan: setup  ## Build the library if needed, allocate, publish and print the pla
 	$(BIN)/coral plan --scenario $(SCENARIO)
 
 test: setup  ## All tests
-	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=25
 
 unit: setup  ## The tests that need no server
 	$(BIN)/python -m pytest tests/unit
