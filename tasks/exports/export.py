@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tasks.allocation.plan import PlanState
 from tasks.exports.changes import Change, changes_between, changes_text
 from tasks.exports.counts import check_counts
 from tasks.exports.kubernetes import kubernetes_files
 from tasks.exports.routing import replica_bounds, router_weights
 from tasks.exports.skypilot import skypilot_files
 from tasks.exports.tables import refusals_text
-from tasks.exports.types import Launch, Refusal
+from tasks.exports.types import Group, Launch, Refusal
 from tasks.exports.vllm import vllm_files
 
 TARGETS = ("vllm", "skypilot", "kubernetes")
@@ -60,14 +61,23 @@ def _json(document: Any) -> str:
 
 
 def _notes(launch: Launch) -> tuple[str, ...]:
-    """What may need a hand: GPUs of several types on the two sides of a handover, and limits below the model's own."""
+    """What may need a hand: a plan that waits for approval, a model of which one side is missing, GPUs of several types on
+    the two sides of a handover."""
     notes = []
-    kinds: dict[tuple[str, str], set[str]] = {}
+    if launch.plan.state is PlanState.PROPOSED:
+        version = launch.plan.plan_version
+        notes.append(f"version {version} is proposed and not current: `coral plans approve {version}` makes it so")
+    here: dict[tuple[str, str], list[Group]] = {}
     for group in launch.groups:
-        if group.is_launchable:
-            gpus = {launch.facts.nodes[node.node_config].gpu for node in group.nodes}
-            kinds.setdefault((group.served.model, group.row.region), set()).update(gpus)
-    for (model, region), gpus in sorted(kinds.items()):
+        here.setdefault((group.served.model, group.row.region), []).append(group)
+    for (model, region), groups in sorted(here.items()):
+        launched = [group for group in groups if group.is_launchable]
+        missing = {g.served.phase.value for g in groups} - {g.served.phase.value for g in launched}
+        if launched and missing:
+            notes.append(
+                f"{model} in {region} lacks its {' and '.join(sorted(missing))} instances: nothing is served there"
+            )
+        gpus = {launch.facts.nodes[node.node_config].gpu for group in launched for node in group.nodes}
         if len(gpus) > 1 and not launch.facts.attention_backend:
             notes.append(
                 f"{model} in {region} runs on {', '.join(sorted(gpus))}: prefill and decode must use one attention backend; "

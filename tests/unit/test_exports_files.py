@@ -349,6 +349,11 @@ def test_every_export_holds_the_nodes_of_its_plan(chosen: list[tuple[int, int]])
     )
 
 
+def test_a_model_of_which_one_side_is_missing_is_pointed_out() -> None:
+    (note,) = export_of(launch(SIDE_BY_SIDE, UNEQUAL), ["vllm"]).notes
+    assert note == f"{MODEL} in aws/us-east-2 lacks its decode instances: nothing is served there"
+
+
 def test_gpus_of_several_types_on_two_sides_are_pointed_out() -> None:
     assert "attention backend" in export_of(launch(SIDE_BY_SIDE, MIXED), ["vllm"]).notes[0]
     assert export_of(launch(SIDE_BY_SIDE, MIXED, attention_backend="TRITON_ATTN"), ["vllm"]).notes == ()
