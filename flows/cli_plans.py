@@ -193,15 +193,21 @@ def _summaries(root: Path, scenario: str | None) -> list[PlanSummary]:
 def plan_at(root: Path, scenario: str, version: int | None) -> Plan:
     """A plan version, the current one for None. Raises UnknownNameError for a scenario or version that is not there."""
     from warehouse.connect import Lake
-    from warehouse.read import current_plan, plan_version
 
     with Lake.open(root, read_only=True) as lake:
-        scenario_id = known_scenario(lake, scenario)
-        if version is not None:
-            return plan_version(lake, scenario_id, version)
-        plan = current_plan(lake, scenario_id)
-        assert plan is not None  # of plans there are, one is current: the first never waits for approval
-        return plan
+        return plan_in(lake, scenario, version)
+
+
+def plan_in(lake: Lake, scenario: str, version: int | None) -> Plan:
+    """:func:`plan_at` in a lake that is open."""
+    from warehouse.read import current_plan, plan_version
+
+    scenario_id = known_scenario(lake, scenario)
+    if version is not None:
+        return plan_version(lake, scenario_id, version)
+    plan = current_plan(lake, scenario_id)
+    assert plan is not None  # of plans there are, one is current: the first never waits for approval
+    return plan
 
 
 def known_scenario(lake: Lake, scenario: str) -> str:

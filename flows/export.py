@@ -51,23 +51,24 @@ def export_plan(settings: ExportSettings, out: Path) -> Exported:
     """
     from flows.export_folder import check_folder, write_folder
     from tasks.exports.export import export_of
+    from warehouse.connect import Lake
 
     check_folder(out)  # before the work
-    launch = _launch(settings, settings.plan_version)
-    before = None if settings.from_plan_version is None else _launch(settings, settings.from_plan_version)
+    with Lake.open(settings.lake_root, read_only=True) as lake:
+        launch = _launch(lake, settings, settings.plan_version)
+        running = settings.from_plan_version
+        before = None if running is None else _launch(lake, settings, running)
     export = export_of(launch, settings.targets, before)
     write_folder(out, export.files)
     return Exported(launch, export)
 
 
-def _launch(settings: ExportSettings, version: int | None) -> Launch:
-    from flows.cli_plans import plan_at
+def _launch(lake: Lake, settings: ExportSettings, version: int | None) -> Launch:
+    from flows.cli_plans import plan_in
     from tasks.exports.groups import launch_of
-    from warehouse.connect import Lake
 
-    plan = plan_at(settings.lake_root, settings.scenario, version)
-    with Lake.open(settings.lake_root, read_only=True) as lake:
-        return launch_of(plan, _facts(lake, plan, settings))
+    plan = plan_in(lake, settings.scenario, version)
+    return launch_of(plan, _facts(lake, plan, settings))
 
 
 def _facts(lake: Lake, plan: Plan, settings: ExportSettings) -> Facts:

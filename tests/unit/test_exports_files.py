@@ -254,7 +254,7 @@ def fewest_sets(types: list[str]) -> int:
     return best[-1]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=7))
 def test_sets_are_the_fewest(types: list[str]) -> None:
     nodes = tuple(GroupNode(i, t, t, 1, (i, i), 1.0, None) for i, t in enumerate(types))
@@ -331,7 +331,7 @@ def test_changes_keep_what_both_plans_launch(files: dict[str, str]) -> None:
     assert "drain" in files["CHANGES.csv"]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(
     st.lists(
         st.tuples(st.sampled_from(range(len(ROWS))), st.integers(1, 4)),
