@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import psutil  # type: ignore[import-untyped]
+import psutil
 from worker_cluster import Cluster
 
 from flows.build import build_library

@@ -16,6 +16,7 @@ from flows import (
     cli_catalog,
     cli_compare,
     cli_dashboard,
+    cli_doctor,
     cli_drift,
     cli_export,
     cli_ingest,
@@ -25,6 +26,7 @@ from flows import (
     cli_plan,
     cli_plans,
     cli_profiles,
+    cli_serve,
     cli_simulate,
     cli_sql,
     cli_whatif,
@@ -55,6 +57,7 @@ cli_api.register(app)
 cli_catalog.register(app)
 cli_compare.register(app)
 cli_dashboard.register(app)
+cli_doctor.register(app)
 cli_drift.register(app)
 cli_export.register(app)
 cli_ingest.register(app)
@@ -64,6 +67,7 @@ cli_models.register(app)
 cli_plan.register(app)
 cli_plans.register(app)
 cli_profiles.register(app)
+cli_serve.register(app)
 cli_simulate.register(app)
 cli_sql.register(app)
 cli_whatif.register(app)

@@ -1,17 +1,57 @@
-"""What follows when a feed has changed."""
+"""Telling the schedule that a feed has changed: the event that sets off an allocation before its hour."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from warehouse.records import IngestRecord
 
+FEED_CHANGED = "coral.feed.changed"
+FEED_PREFIX = "coral.feed."
 
-def feed_changed(lake_root: Path, record: IngestRecord) -> None:
-    """Called once after an ingest that said something new, when all of it is in the lake.
 
-    ``record.kind``, ``record.scenario_id`` and ``record.observed_at`` say what changed for whom. Must not raise for what is
-    not running: the rows are in, and whoever reads the lake next finds them.
+def feed_changed(lake_root: Path, record: IngestRecord) -> str:
+    """Called once after an ingest that said something new, when all of it is in the lake; a line that says who was told,
+    empty where there is nobody.
+
+    Nothing is raised for what is not running: the rows are in, and whoever reads the lake next finds them.
     """
+    details = {"scenario_id": record.scenario_id, "ingest_id": record.ingest_id, "n_changed": record.n_changed}
+    return announce_feed(record.kind.value, lake_root, details)
+
+
+def announce_feed(feed: str, lake_root: Path, details: Mapping[str, object] | None = None) -> str:
+    """Emit ``coral.feed.changed`` of ``feed`` (prices, availability, demand, fleet); a line for a person that says to whom, empty
+    where nothing runs that would want to know.
+
+    Told is the Prefect server of PREFECT_API_URL, else that of the `coral serve` that serves this lake. What is in the lake
+    stays whether or not anybody could be told: nothing is raised for a server that does not answer.
+    """
+    from flows.server import client_env, configured_api_url, prefect_environment
+    from flows.serving import serving
+
+    here, configured = serving(lake_root), configured_api_url()
+    if configured is None and here is None:
+        return ""
+    environment = {} if here is None or configured else client_env(here.url, here.home)
+    with prefect_environment(environment):
+        import httpx
+        from prefect.client.orchestration import get_client
+        from prefect.events import Event, Resource
+        from prefect.exceptions import PrefectHTTPStatusError
+
+        event = Event(
+            event=FEED_CHANGED,
+            resource=Resource({"prefect.resource.id": FEED_PREFIX + feed, "coral.lake": str(lake_root.resolve())}),
+            payload={"feed": feed, **(details or {})},
+        )
+        # Not emit_event: that sends later, in a thread, and this command may be over by then.
+        try:
+            with get_client(sync_client=True) as client:
+                client.request("POST", "/events", json=[event.model_dump(mode="json")])
+                return f"told the schedule at {client.api_url}"
+        except (httpx.HTTPError, PrefectHTTPStatusError) as error:
+            return f"the Prefect server could not be told that {feed} changed ({error}): its next run sees it"

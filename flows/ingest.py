@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,8 +87,8 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     except InputError as error:
         _log_refused(request, loaded, digest, error, now)
         raise
-    if result.record.n_changed:
-        feed_changed(request.lake_root, result.record)
+    if result.record.n_changed and (told := feed_changed(request.lake_root, result.record)):
+        return replace(result, notes=(*result.notes, told))
     return result
 
 

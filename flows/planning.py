@@ -47,11 +47,19 @@ class AllocationOutcome:
 
 
 def plan_scenario(settings: BuildSettings, progress: Progress, request: RunRequest | None = None) -> AllocationOutcome:
-    """Build the library if needed, allocate, check, publish. Raises the expected outcomes of each part."""
+    """Build the library if needed, allocate, check, publish. Raises the expected outcomes of each part.
+
+    A scheduled run takes its turn before the build: two that are due at once must not both build.
+    """
+    from catalogs.scenario import load_scenario
     from flows.build import build_library
 
-    build_library(settings, progress)
-    return allocate(settings, progress, publish=True, request=request)
+    if request is None or request.due is None:
+        build_library(settings, progress)
+        return allocate(settings, progress, publish=True, request=request)
+    with allocation_turn(settings.lake_root, load_scenario(settings.scenario).scenario.id, request):
+        build_library(settings, progress)
+        return _allocate(settings, progress, request)
 
 
 def allocate(

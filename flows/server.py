@@ -15,16 +15,14 @@ is tied to its parent.
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import errno
 import fcntl
 import http.client
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.error
 import urllib.request
@@ -34,16 +32,16 @@ from types import TracebackType
 from typing import IO
 
 from catalogs.errors import CoralError
+from flows.tied import die_with_parent
 
 LOOPBACK = "127.0.0.1"
 START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 3.0
 _ANSWER_TIMEOUT_S = 10.0
-_PARENT_POLL_S = 0.5
 _MAX_SLOTS = 64
 # The server's database and its log, once; with less room than this it does not start, and cannot say why.
 _SERVER_BYTES = 1 << 20
-_PR_SET_PDEATHSIG = 1
+_OWN, _WHOLE = "own", "whole"
 
 # Quiet and private. Task results stay out of Prefect's storage: the lake's own files are what makes a run resumable.
 PRIVATE_ENV = {
@@ -55,7 +53,7 @@ PRIVATE_ENV = {
     "PREFECT_CLI_PROMPT": "false",
     "PYTHONSAFEPATH": "1",
 }
-# Everything that serves deployments and schedules: an own server lives for one command and has neither.
+# Everything that serves deployments and schedules: a command's own server lives as long as it and has neither.
 _SERVER_ENV = {
     "PREFECT_UI_ENABLED": "false",
     "PREFECT_API_BLOCKS_REGISTER_ON_START": "false",
@@ -64,6 +62,8 @@ _SERVER_ENV = {
     "PREFECT_SERVER_SERVICES_LATE_RUNS_ENABLED": "false",
     "PREFECT_SERVER_SERVICES_TRIGGERS_ENABLED": "false",
 }
+# The UI's pages name the server by this path of whatever address they came from.
+_WHOLE_ENV = {"PREFECT_SERVER_UI_API_URL": "/api", "PREFECT_SERVER_LOGGING_LEVEL": "WARNING"}
 
 
 def configured_api_url() -> str | None:
@@ -117,15 +117,19 @@ class ApiServer:
     """An own server, starting from the moment of construction; :meth:`wait_ready` gives its URL.
 
     Must be used as a context manager (or be :meth:`stop` ped), by the thread that made it: the child is tied to it.
+    ``slot`` None = a command's own, in the first free slot, with the API alone. A named slot is that of `coral serve`: the
+    whole server, with schedules, triggers and the UI. ``port`` 0 = any that is free.
     """
 
-    def __init__(self, lake_root: Path) -> None:
-        self.home, lock = _take_slot(lake_root.resolve() / "prefect")
+    def __init__(self, lake_root: Path, *, slot: str | None = None, port: int = 0) -> None:
+        root = lake_root.resolve() / "prefect"
+        self.home, lock = _take_slot(root) if slot is None else _take_named(root / slot)
         with lock, socket.socket(socket.AF_INET, socket.SOCK_STREAM) as bound:
             # Bound but not listening: the port is ours from now on, and connecting fails until the server answers.
-            bound.bind((LOOPBACK, 0))
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _bind(bound, port)
             self.port: int = bound.getsockname()[1]
-            self.process = _spawn(self.home, bound, lock)
+            self.process = _spawn(self.home, bound, lock, _OWN if slot is None else _WHOLE)
 
     @property
     def url(self) -> str:
@@ -189,30 +193,63 @@ def _take_slot(root: Path) -> tuple[Path, IO[bytes]]:
     """The first slot folder under ``root`` that no running server holds, and its lock file, locked."""
     for number in range(_MAX_SLOTS):
         home = root / f"slot-{number}"
-        home.mkdir(parents=True, exist_ok=True)
-        lock = (home / "lock").open("ab")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            continue
-        return home, lock
+        lock = _try_lock(home)
+        if lock is not None:
+            return home, lock
     raise CoralError(
         f"{_MAX_SLOTS} commands with a Prefect API server of their own already run in {root}",
         remedy="wait for some to end, or set PREFECT_API_URL to a running Prefect server",
     )
 
 
-def _spawn(home: Path, bound: socket.socket, lock: IO[bytes]) -> subprocess.Popen[bytes]:
+def _take_named(home: Path) -> tuple[Path, IO[bytes]]:
+    lock = _try_lock(home)
+    if lock is None:
+        raise CoralError(
+            f"a Prefect server already runs in {home}", remedy="end the `coral serve` it belongs to, or use that one"
+        )
+    return home, lock
+
+
+def _try_lock(home: Path) -> IO[bytes] | None:
+    """The slot's lock file, locked; None where another holds it."""
+    home.mkdir(parents=True, exist_ok=True)
+    lock = (home / "lock").open("ab")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        return None
+    return lock
+
+
+def _bind(bound: socket.socket, port: int) -> None:
+    try:
+        bound.bind((LOOPBACK, port))
+    except OSError as error:
+        if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+            raise
+        raise CoralError(
+            f"port {port} of {LOOPBACK} cannot be had: {error.strerror}",
+            remedy="end what uses it, or name another port",
+        ) from error
+
+
+def _spawn(home: Path, bound: socket.socket, lock: IO[bytes], kind: str) -> subprocess.Popen[bytes]:
     descriptors = (bound.fileno(), lock.fileno())
-    arguments = [sys.executable, "-P", "-m", "flows.server", str(os.getpid()), str(descriptors[0])]
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("PREFECT_")}
+    arguments = [sys.executable, "-P", "-m", "flows.server", str(os.getpid()), str(descriptors[0]), kind]
+    # How to run a server that lasts is its owner's to set; a command's own takes nothing from outside.
+    kept = ("PREFECT_SERVER_",) if kind == _WHOLE else ()
+    inherited = {
+        key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or key.startswith(kept)
+    }
+    settings = {**PRIVATE_ENV, **(_SERVER_ENV if kind == _OWN else _WHOLE_ENV)}
     with (home / "server.log").open("wb") as log:
         return subprocess.Popen(
             arguments,
             # Its own folder: prefect reads .env, prefect.toml and pyproject.toml of the working folder.
             cwd=home,
-            env={**inherited, **PRIVATE_ENV, **_SERVER_ENV, "PREFECT_HOME": str(home)},
+            env={**inherited, **settings, "PREFECT_HOME": str(home)},
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
@@ -265,35 +302,21 @@ def _drain_prefect() -> None:
         EventsWorker.drain_all(timeout=2)
 
 
-def _die_with_parent(parent: int) -> None:
-    """End this process when ``parent`` ends: by the kernel where it can (Linux), and by watching the parent's id."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_PARENT_POLL_S)
-        os._exit(1)
-
-    # The first look also covers a parent that was gone before the signal was asked for.
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _serve(bound: socket.socket) -> None:
+def _serve(bound: socket.socket, *, is_whole: bool) -> None:
     """Serve the API on an already bound socket, in this process, until SIGTERM."""
     import uvicorn
     from prefect.server.api.server import create_app
 
-    # "ephemeral": only the services that record runs and events, no UI.
-    app = create_app(ephemeral=True, final=True)
+    # "ephemeral": only the services that record runs and events, no UI. Whole: also schedules, triggers, automations.
+    app = create_app(ephemeral=not is_whole, final=True)
     config = uvicorn.Config(app, log_level="error", lifespan="on", timeout_graceful_shutdown=1)
     uvicorn.Server(config).run(sockets=[bound])
 
 
 def _main(arguments: list[str]) -> None:
-    parent, descriptor = (int(argument) for argument in arguments)
-    _die_with_parent(parent)
-    _serve(socket.socket(fileno=descriptor))
+    parent, descriptor, kind = arguments
+    die_with_parent(int(parent))
+    _serve(socket.socket(fileno=int(descriptor)), is_whole=kind == _WHOLE)
 
 
 if __name__ == "__main__":

@@ -57,14 +57,17 @@ class RunRequest:
 def allocation_turn(lake_root: Path, scenario_id: str, request: RunRequest) -> Iterator[None]:
     """Hold the scenario's allocation lock for the block: inputs are read, decided on and published inside it.
 
-    Raises LakeError where there is no lake, LockedError for a person's run whose turn does not come, SupersededError for a
-    scheduled one.
+    Raises LakeError where there is no lake (a scheduled run makes it), LockedError for a person's run whose turn does not
+    come, SupersededError for a scheduled one.
     """
-    from warehouse.connect import absolute_root, check_version
+    from warehouse.connect import Lake, absolute_root, check_version
     from warehouse.lock import LockedError, allocation_lock
 
     root = absolute_root(lake_root)
-    check_version(root)
+    if request.due is None or Lake.exists(root):
+        check_version(root)
+    else:
+        root.mkdir(parents=True, exist_ok=True)
     wait_s = None
     if request.expires is not None:
         wait_s = max(0.0, (request.expires - datetime.now(UTC)).total_seconds())
@@ -80,9 +83,9 @@ def allocation_turn(lake_root: Path, scenario_id: str, request: RunRequest) -> I
 
 def _refuse_covered(lake_root: Path, scenario_id: str, request: RunRequest) -> None:
     from warehouse.connect import Lake
-    from warehouse.read import decided_since
+    from warehouse.runs import decided_since
 
-    if request.due is None:
+    if request.due is None or not Lake.exists(lake_root):
         return
     with Lake.open(lake_root, read_only=True) as lake:
         other = decided_since(lake, scenario_id, request.due)

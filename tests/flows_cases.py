@@ -38,11 +38,43 @@ policy: {{shortage: uniform, headroom: auto, demand_percentile: 95, init_minutes
 availability: {{default_nodes: 16}}
 """
 
+# One model on one GPU type, planned without simulation: built and planned in seconds.
+TINY_SCENARIO = """\
+schema: 1
+id: tiny
+price_as_of: 2025-05-01
+offers: {regions: [aws/us-east-2], markets: [on_demand], only_sold: true, other_dates: drop, include_gpus: [L4]}
+models:
+  - model: openai/gpt-oss-20b
+    weight_dtype: mxfp4
+    kv_dtype: bf16
+    serving: disaggregated
+    lengths: {input: 2048, output: 28}
+    slo: {ttft_ms: 1500, tpot_ms: 60, percentile: 99}
+library: {n_max: 1, rho: 12, mode: cycle}
+policy: {headroom: start, interval_minutes: 60}
+availability: {default_nodes: 64}
+demand: {file: demand.csv}
+"""
+
 
 def write_scenario(folder: Path, ttft_ms: float = 1200) -> Path:
     path = folder / "scenario.yaml"
     path.write_text(SMALL_SCENARIO.format(ttft_ms=ttft_ms))
     return path
+
+
+def write_tiny_scenario(folder: Path, req_per_s: float = 1) -> Path:
+    write_demand(folder, req_per_s)
+    path = folder / "scenario.yaml"
+    path.write_text(TINY_SCENARIO)
+    return path
+
+
+def write_demand(folder: Path, req_per_s: float) -> None:
+    """The feed of the tiny scenario."""
+    row = f"openai/gpt-oss-20b,2025-05-01T00:00:00Z,{req_per_s}"
+    (folder / "demand.csv").write_text(f"model,window_start,demand_req_per_s\n{row}\n")
 
 
 def make_hostile(folder: Path) -> Path:

@@ -15,6 +15,9 @@ _FULL = ("no space left", "disk is full", "disk full", "file too large", "quota 
 _DAMAGED = ("file is not a database", "malformed", "no such table: ducklake", "file is encrypted")
 _LOCKED = ("database is locked", "database table is locked")
 _MISSING = ("no such file or directory", "no magic bytes found", "too small to be a parquet file")
+_UNREACHED = ("unable to connect to postgres", "server closed the connection", "no connection to the server")
+_CONFLICT = ("transaction conflict", "could not serialize access")
+_NOT_THERE = ("does not exist - and creating",)
 _READ_ONLY = ("readonly database", "permission denied", "unable to open database")
 
 
@@ -33,6 +36,22 @@ def lake_errors(root: Path) -> Iterator[None]:
 
 def _explain(text: str, root: Path) -> LakeError | None:
     first, low = text.splitlines()[0] if text else "", text.lower()
+    if any(mark in low for mark in _UNREACHED):
+        # libpq's own last words; the address holds no password.
+        why = first.rpartition("failed: ")[2] or first
+        return LakeError(
+            f"the catalog of the lake in {root} is in PostgreSQL, which cannot be reached ({why})",
+            remedy="start it, or mend CORAL_CATALOG and PGPASSWORD",
+        )
+    if any(mark in low for mark in _NOT_THERE):
+        return LakeError(
+            f"the catalog of the lake in {root} is not in the database that CORAL_CATALOG names",
+            remedy="name the one it was made in, or restore it there from a backup",
+        )
+    if any(mark in low for mark in _CONFLICT):
+        return LakeError(
+            f"another writer changed the lake in {root} at the same moment", remedy="run the same command again"
+        )
     if any(mark in low for mark in _FULL):
         return disk_full(root)
     if "disk i/o error" in low:

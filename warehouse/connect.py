@@ -1,6 +1,7 @@
 """The lake: a folder with a SQLite DuckLake catalog, landed files, a write lock and a schema version.
 
-Layout under the root: ``catalog.sqlite`` (WAL: readers never wait for the writer), ``main/`` (DuckLake's own files),
+Layout under the root: ``catalog.sqlite`` (WAL: readers never wait for the writer; :mod:`warehouse.catalog_store` has the
+other kind), ``main/`` (DuckLake's own files),
 ``shards/<table>/`` (landed files), ``write.lock``, ``lake.json`` (schema version; written last, so a lake whose
 creation was interrupted does not exist yet). All paths inside are relative: the folder can be moved.
 """
@@ -11,7 +12,7 @@ import importlib
 import importlib.util
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ import duckdb
 
 from catalogs.errors import LakeError
 from warehouse.catalog_faults import lake_errors
+from warehouse.catalog_store import CATALOG_FILE, VERSION_FILE, CatalogStore, new_store, sql_text, store_of
 from warehouse.lock import write_lock
 from warehouse.rows import insert
 from warehouse.schema import LAKE_SCHEMA_VERSION, SHARD_SCHEMA, Column
@@ -28,10 +30,8 @@ from warehouse.tables import TABLES
 from warehouse.views import VIEWS
 
 DEFAULT_ROOT = Path(".coral")
-CATALOG_FILE = "catalog.sqlite"
-VERSION_FILE = "lake.json"
 _EXTENSIONS = ("ducklake", "sqlite_scanner")
-_BUSY_TIMEOUT_MS = 30_000
+_POSTGRES_EXTENSION = "postgres_scanner"
 
 
 def _extension_file(name: str) -> Path | None:
@@ -43,8 +43,8 @@ def _extension_file(name: str) -> Path | None:
     return path if path.is_file() else None
 
 
-def _load_extensions(connection: duckdb.DuckDBPyConnection) -> None:
-    for name in _EXTENSIONS:
+def _load_extensions(connection: duckdb.DuckDBPyConnection, names: Sequence[str]) -> None:
+    for name in names:
         path = _extension_file(name)
         try:
             if path is None:
@@ -59,8 +59,9 @@ def _load_extensions(connection: duckdb.DuckDBPyConnection) -> None:
             ) from error
 
 
-def new_connection() -> duckdb.DuckDBPyConnection:
-    """An in-memory DuckDB with the lake's extensions. It fetches nothing by itself and never reads Python variables."""
+def new_connection(store: CatalogStore) -> duckdb.DuckDBPyConnection:
+    """An in-memory DuckDB with the extensions that a lake with this catalog takes. It fetches nothing by itself and never
+    reads Python variables."""
     connection = duckdb.connect(
         config={
             "autoinstall_known_extensions": "false",
@@ -68,28 +69,32 @@ def new_connection() -> duckdb.DuckDBPyConnection:
             "python_enable_replacements": "false",
         }
     )
-    _load_extensions(connection)
+    _load_extensions(connection, (*_EXTENSIONS, _POSTGRES_EXTENSION) if store.is_postgres else _EXTENSIONS)
     connection.execute("SET TimeZone = 'UTC'")
     return connection
 
 
-def sql_text(value: str | Path) -> str:
-    """``value`` as an SQL string literal, for statements that take no parameters."""
-    return "'" + str(value).replace("'", "''") + "'"
+def extensions_in_words() -> str:
+    """DuckDB's version and the extensions that load, in a line. Raises LakeError for one that does not but must."""
+    new_connection(CatalogStore()).close()
+    names = list(_EXTENSIONS)
+    if _extension_file(_POSTGRES_EXTENSION) is not None:
+        new_connection(CatalogStore("any")).close()
+        names.append(_POSTGRES_EXTENSION)
+    return f"DuckDB {duckdb.__version__} loads {', '.join(names)}"
 
 
-def attach(connection: duckdb.DuckDBPyConnection, root: Path, *, read_only: bool, snapshot: int | None = None) -> None:
+def attach(
+    connection: duckdb.DuckDBPyConnection,
+    root: Path,
+    *,
+    store: CatalogStore,
+    read_only: bool,
+    is_new: bool = False,
+    snapshot: int | None = None,
+) -> None:
     """Attach the catalog of ``root`` as ``lake`` and make it the default; ``snapshot`` fixes what is read."""
-    options = [
-        f"DATA_PATH {sql_text(f'{root}/')}",
-        "OVERRIDE_DATA_PATH true",  # the folder may have moved since it was created
-        f"META_BUSY_TIMEOUT {_BUSY_TIMEOUT_MS}",
-        "READ_ONLY" if read_only else "META_JOURNAL_MODE 'WAL'",
-    ]
-    if snapshot is not None:
-        options.append(f"SNAPSHOT_VERSION {int(snapshot)}")
-    catalog = sql_text(f"ducklake:sqlite:{root / CATALOG_FILE}")
-    connection.execute(f"ATTACH {catalog} AS lake ({', '.join(options)})")
+    connection.execute(store.attach_sql(root, read_only=read_only, is_new=is_new, snapshot=snapshot))
     connection.execute("USE lake")
 
 
@@ -157,12 +162,13 @@ class Lake:
         if not read_only and create and not cls.exists(path):
             _create(path, lock_timeout_s)
         check_version(path)
-        if not (path / CATALOG_FILE).is_file():
+        store = store_of(path)
+        if not store.is_postgres and not (path / CATALOG_FILE).is_file():
             raise LakeError(
                 f"the lake in {path} has lost its catalog {CATALOG_FILE}",
                 remedy="restore it from a backup, or remove lake.json and build again: files under shards/ are reused",
             )
-        return cls(path, _connect(path, read_only=read_only), read_only=read_only)
+        return cls(path, _connect(path, store, read_only=read_only), read_only=read_only)
 
     @contextmanager
     def write(self, what: str, *, lock_timeout_s: float | None = None) -> Iterator[duckdb.DuckDBPyConnection]:
@@ -216,11 +222,11 @@ def _rollback(connection: duckdb.DuckDBPyConnection) -> None:
         return
 
 
-def _connect(root: Path, *, read_only: bool) -> duckdb.DuckDBPyConnection:
-    connection = new_connection()
+def _connect(root: Path, store: CatalogStore, *, read_only: bool) -> duckdb.DuckDBPyConnection:
+    connection = new_connection(store)
     try:
         with lake_errors(root):
-            attach(connection, root, read_only=read_only)
+            attach(connection, root, store=store, read_only=read_only)
             connection.execute("SELECT count(*) FROM main.data_dictionary").fetchone()
     except BaseException:
         connection.close()
@@ -240,13 +246,14 @@ def _create(root: Path, lock_timeout_s: float | None) -> None:
     with write_lock(root, "create the lake", lock_timeout_s):
         if Lake.exists(root):
             return
-        connection = new_connection()
+        store = new_store()
+        connection = new_connection(store)
         try:
             with lake_errors(root):
-                attach(connection, root, read_only=False)
+                attach(connection, root, store=store, read_only=False, is_new=True)
                 with transaction(connection, "create the lake"):
                     refresh_tables(connection)
-                write_version(root)
+                write_version(root, store)
         finally:
             connection.close()
 
@@ -291,11 +298,11 @@ def _dictionary_row(table_name: str, kind: str, column: Column) -> dict[str, str
     }
 
 
-def write_version(root: Path) -> None:
+def write_version(root: Path, store: CatalogStore) -> None:
     """State this coral's schema version in the lake's version file; whole or not at all."""
     temporary = root / f"{VERSION_FILE}.tmp"
     with temporary.open("w") as file:
-        json.dump({"schema_version": LAKE_SCHEMA_VERSION}, file)
+        json.dump({"schema_version": LAKE_SCHEMA_VERSION, **store.document()}, file)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(root / VERSION_FILE)

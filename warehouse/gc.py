@@ -16,14 +16,12 @@ from pathlib import Path
 import duckdb
 
 from warehouse.catalog_faults import lake_errors
+from warehouse.catalog_store import store_of
 from warehouse.connect import Lake, transaction
 from warehouse.keys import KEY_FOLDER
 from warehouse.land import DAMAGED_FOLDER, remove_temporaries, shard_folder
 from warehouse.lock import write_lock
 from warehouse.records import ShardKind, utc_now
-
-_CATALOG_FILES = "__ducklake_metadata_lake.ducklake_data_file"
-_TO_DELETE = "__ducklake_metadata_lake.ducklake_files_scheduled_for_deletion"
 
 # Libraries that must stay; $cutoff = the moment before which things are old.
 _NEEDED = """
@@ -88,7 +86,7 @@ def collect_garbage(lake: Lake, keep_days: float, now: datetime | None = None) -
             with transaction(connection, f"gc: drop {len(garbage.libraries)} libraries"):
                 _delete_rows(connection, garbage.libraries)
         connection.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
-        _spare_files_in_use(connection)
+        _spare_files_in_use(lake)
         connection.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
         for name in garbage.files:
             (lake.root / name).unlink(missing_ok=True)
@@ -116,7 +114,7 @@ def _paths(connection: duckdb.DuckDBPyConnection, libraries: Sequence[str]) -> s
 def _loose_files(lake: Lake, kept: Sequence[str], cutoff: datetime) -> Iterator[str]:
     """Old files that no library names: landed by builds that ended early, set aside as damaged, keys, servers' logs."""
     is_old = _older_than(cutoff)
-    known = {name for (name,) in lake.connection.execute(f"SELECT path FROM {_CATALOG_FILES}").fetchall()}  # noqa: S608
+    known = {name for (name,) in lake.connection.execute(f"SELECT path FROM {_files(lake)}").fetchall()}  # noqa: S608
     needed = {Path(name).name for name in _paths(lake.connection, kept)}
     profiles = set()
     for kind in ShardKind:
@@ -159,14 +157,19 @@ def _delete_rows(connection: duckdb.DuckDBPyConnection, libraries: Sequence[str]
         )
 
 
-def _spare_files_in_use(connection: duckdb.DuckDBPyConnection) -> None:
+def _files(lake: Lake) -> str:
+    return store_of(lake.root).metadata_table("ducklake_data_file")
+
+
+def _spare_files_in_use(lake: Lake) -> None:
     """Take files that were registered again off the catalog's list of files to delete.
 
     After a kill between the transaction and the deletion, a build may find such a file and register it once more.
     """
-    used = connection.execute(f"SELECT path FROM {_CATALOG_FILES} WHERE end_snapshot IS NULL").fetchall()  # noqa: S608
+    connection, to_delete = lake.connection, store_of(lake.root).metadata_table("ducklake_files_scheduled_for_deletion")
+    used = connection.execute(f"SELECT path FROM {_files(lake)} WHERE end_snapshot IS NULL").fetchall()  # noqa: S608
     names = {Path(path).name for (path,) in used}
-    listed = connection.execute(f"SELECT data_file_id, path FROM {_TO_DELETE}").fetchall()  # noqa: S608
+    listed = connection.execute(f"SELECT data_file_id, path FROM {to_delete}").fetchall()  # noqa: S608
     for file_id, path in listed:
         if Path(path).name in names:
-            connection.execute(f"DELETE FROM {_TO_DELETE} WHERE data_file_id = ?", [file_id])  # noqa: S608
+            connection.execute(f"DELETE FROM {to_delete} WHERE data_file_id = ?", [file_id])  # noqa: S608

@@ -134,20 +134,36 @@ def read_profiles(root: str | os.PathLike[str], files: Sequence[LandedShard]) ->
     return rows.filter(is_best), rows.filter(pc.invert(is_best))
 
 
-def remove_temporaries(root: str | os.PathLike[str], *, max_age_s: float = 86_400.0) -> list[str]:
-    """Delete what interrupted writers left behind, and return the names.
+def leftover_temporaries(root: str | os.PathLike[str], *, max_age_s: float = 86_400.0) -> list[str]:
+    """Files (relative to ``root``) that interrupted writers left behind; a build that runs elsewhere keeps its own.
 
-    A file goes when its writer was a process of this host that no longer runs, or when it is older than ``max_age_s``;
-    a build that is running elsewhere keeps its files.
+    A file counts when its writer was a process of this host that no longer runs, or when it is older than ``max_age_s``.
     """
-    removed = []
     oldest_kept = time.time() - max_age_s
     base = Path(root).expanduser().resolve()
-    for path in sorted([*base.glob(f"{SHARD_SCHEMA}/*/*.tmp"), *base.glob(f"{KEY_FOLDER}/*.tmp")]):
-        if _writer_has_ended(path.name) or path.stat().st_mtime < oldest_kept:
-            path.unlink(missing_ok=True)
-            removed.append(path.name)
+    paths = sorted([*base.glob(f"{SHARD_SCHEMA}/*/*.tmp"), *base.glob(f"{KEY_FOLDER}/*.tmp")])
+    return [
+        str(path.relative_to(base))
+        for path in paths
+        if _writer_has_ended(path.name) or _modified_at(path) < oldest_kept
+    ]
+
+
+def remove_temporaries(root: str | os.PathLike[str], *, max_age_s: float = 86_400.0) -> list[str]:
+    """Delete what :func:`leftover_temporaries` lists, and return the files' names."""
+    base = Path(root).expanduser().resolve()
+    removed = []
+    for name in leftover_temporaries(base, max_age_s=max_age_s):
+        (base / name).unlink(missing_ok=True)
+        removed.append(Path(name).name)
     return removed
+
+
+def _modified_at(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # its writer has just finished
+        return time.time()
 
 
 def _writer_has_ended(name: str) -> bool:

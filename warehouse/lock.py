@@ -1,6 +1,8 @@
 """Locks across processes: a file the kernel unlocks when its holder ends, however it ends.
 
-One writer at a time has the lake's ``write.lock``; one allocation at a time has ``allocate-<scenario>.lock``.
+One writer at a time has the lake's ``write.lock``; one allocation at a time has ``allocate-<scenario>.lock``. Where the
+catalog is in PostgreSQL, holders may be on several machines: there it is an advisory lock of the database instead
+(:mod:`warehouse.postgres_lock`), which ends with its holder's connection.
 """
 
 from __future__ import annotations
@@ -8,11 +10,12 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from catalogs.errors import CoralError, LakeError
+from warehouse.catalog_store import store_of
 
 LOCK_FILE = "write.lock"
 TIMEOUT_VARIABLE = "CORAL_LOCK_TIMEOUT_S"
@@ -47,7 +50,7 @@ def write_lock(root: Path, what: str, timeout_s: float | None = None) -> Iterato
     :func:`default_timeout_s`), naming the process that holds it. Two handles of one process exclude each other as well;
     the lock is not re-entrant.
     """
-    with _file_lock(root, LOCK_FILE, f"the lake in {root} is locked", what, timeout_s):
+    with _lock(root, LOCK_FILE, f"the lake in {root} is locked", what, timeout_s):
         yield
 
 
@@ -58,13 +61,27 @@ def allocation_lock(root: Path, scenario_id: str, what: str, timeout_s: float | 
     Held over minutes, beside the write lock, which the holder takes for each of its own short transactions. Raises as
     :func:`write_lock` does.
     """
-    with _file_lock(root, f"allocate-{scenario_id}.lock", f"{scenario_id} is being allocated", what, timeout_s):
+    with _lock(root, f"allocate-{scenario_id}.lock", f"{scenario_id} is being allocated", what, timeout_s):
         yield
 
 
 @contextmanager
-def _file_lock(root: Path, name: str, state: str, what: str, timeout_s: float | None) -> Iterator[None]:
+def _lock(root: Path, name: str, state: str, what: str, timeout_s: float | None) -> Iterator[None]:
     timeout_s = default_timeout_s() if timeout_s is None else timeout_s
+    store = store_of(root)
+    if store.is_postgres:
+        from warehouse.postgres_lock import advisory_lock
+
+        with advisory_lock(root, store, name, what) as lock:
+            acquire(lock.is_taken, lock.holder, state, timeout_s)
+            yield
+        return
+    with _file_lock(root, name, state, what, timeout_s):
+        yield
+
+
+@contextmanager
+def _file_lock(root: Path, name: str, state: str, what: str, timeout_s: float) -> Iterator[None]:
     try:
         descriptor = os.open(root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -73,7 +90,7 @@ def _file_lock(root: Path, name: str, state: str, what: str, timeout_s: float | 
             remedy="make the folder writable, or use another --lake",
         ) from error
     try:
-        _acquire(descriptor, state, timeout_s)
+        acquire(lambda: _try(descriptor), lambda: _holder(descriptor), state, timeout_s)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {what}\n".encode(), 0)
         yield
@@ -82,26 +99,30 @@ def _file_lock(root: Path, name: str, state: str, what: str, timeout_s: float | 
         os.close(descriptor)  # releases the lock
 
 
-def _acquire(descriptor: int, state: str, timeout_s: float) -> None:
+def acquire(is_taken: Callable[[], bool], holder: Callable[[], str], state: str, timeout_s: float) -> None:
+    """Try until ``is_taken`` says that the lock is ours. Raises LockedError, naming the ``holder``, after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     poll_s = _POLL_S
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            left_s = deadline - time.monotonic()
-            if left_s <= 0:
-                raise _locked(descriptor, state, timeout_s) from None
-            time.sleep(min(poll_s, left_s))
-            poll_s = min(poll_s * 1.1, _LONGEST_POLL_S)
-        else:
-            return
+    while not is_taken():
+        left_s = deadline - time.monotonic()
+        if left_s <= 0:
+            who = holder()
+            raise LockedError(
+                f"{state} by {who or 'another process'}; waited {timeout_s:g} s",
+                remedy=f"wait until it has finished, or end {who.partition(' (')[0] or 'it'} and try again",
+            )
+        time.sleep(min(poll_s, left_s))
+        poll_s = min(poll_s * 1.1, _LONGEST_POLL_S)
 
 
-def _locked(descriptor: int, state: str, timeout_s: float) -> LockedError:
+def _try(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _holder(descriptor: int) -> str:
     pid, _, what = os.pread(descriptor, 200, 0).decode(errors="replace").strip().partition(" ")
-    holder = f"process {pid} ({what})" if pid else "another process"
-    return LockedError(
-        f"{state} by {holder}; waited {timeout_s:g} s",
-        remedy=f"wait until it has finished, or end {'process ' + pid if pid else 'it'} and try again",
-    )
+    return f"process {pid} ({what})" if pid else ""

@@ -11,8 +11,8 @@ import duckdb
 
 from catalogs.errors import LakeError
 from warehouse.catalog_faults import lake_errors
+from warehouse.catalog_store import VERSION_FILE, store_of
 from warehouse.connect import (
-    VERSION_FILE,
     absolute_root,
     attach,
     check_version,
@@ -55,15 +55,16 @@ def migrate_lake(root: str | os.PathLike[str]) -> int:
     path = absolute_root(root)
     found = _version(path)
     with write_lock(path, "migrate"):
-        connection = new_connection()
+        store = store_of(path)
+        connection = new_connection(store)
         try:
             with lake_errors(path):
-                attach(connection, path, read_only=False)
+                attach(connection, path, store=store, read_only=False)
                 with transaction(connection, f"migrate from schema version {found}"):
                     for version in range(found, LAKE_SCHEMA_VERSION):
                         _STEPS[version](connection)
                     refresh_tables(connection)
-                write_version(path)
+                write_version(path, store)
         finally:
             connection.close()
     return found

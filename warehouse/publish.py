@@ -12,7 +12,8 @@ import duckdb
 
 from catalogs.errors import LakeError
 from catalogs.ids import short_hash
-from warehouse.connect import Lake, sql_text
+from warehouse.catalog_store import sql_text
+from warehouse.connect import Lake
 from warehouse.frontier import copy_slim
 from warehouse.land import verify
 from warehouse.plans import log_rejects, log_run, publish_plan

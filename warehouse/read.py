@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -169,18 +168,6 @@ def current_version(lake: Lake, scenario_id: str) -> int | None:
     """Number of the scenario's current plan, or None before the first."""
     rows = _rows(lake, "SELECT plan_version FROM main.plans WHERE scenario_id = ? AND is_current", [scenario_id])
     return int(rows[0][0]) if rows else None
-
-
-def decided_since(lake: Lake, scenario_id: str, moment: datetime) -> str | None:
-    """Id of an allocation run of the scenario that began at ``moment`` or later and decided (published, unchanged or held);
-    None where there is none."""
-    rows = _rows(
-        lake,
-        """SELECT run_id FROM main.allocation_runs WHERE scenario_id = ? AND started_at >= ?
-        AND outcome NOT IN ('failed', 'superseded') ORDER BY started_at DESC LIMIT 1""",
-        [scenario_id, moment],
-    )
-    return rows[0][0] if rows else None
 
 
 def plan_version(lake: Lake, scenario_id: str, version: int) -> Plan:

@@ -1,9 +1,11 @@
-"""The log of allocation runs, as a monitor reads it: the latest run of each scenario, and how runs have ended."""
+"""The log of allocation runs: the latest run of each scenario, how runs have ended, who has decided; and what plans paid."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from warehouse.catalog_faults import lake_errors
 from warehouse.connect import Lake
@@ -48,3 +50,51 @@ def run_counts(lake: Lake) -> dict[tuple[str, str], int]:
             "SELECT scenario_id, outcome, count(*) FROM main.allocation_runs GROUP BY ALL ORDER BY ALL"
         ).fetchall()
     return {(scenario, outcome): count for scenario, outcome, count in rows}
+
+
+def _rows(lake: Lake, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+    with lake_errors(lake.root):
+        return lake.connection.execute(sql, list(parameters)).fetchall()
+
+
+def decided_since(lake: Lake, scenario_id: str, moment: datetime) -> str | None:
+    """Id of an allocation run of the scenario that began at ``moment`` or later and decided (published, unchanged or held);
+    None where there is none."""
+    rows = _rows(
+        lake,
+        """SELECT run_id FROM main.allocation_runs WHERE scenario_id = ? AND started_at >= ?
+        AND outcome NOT IN ('failed', 'superseded') ORDER BY started_at DESC LIMIT 1""",
+        [scenario_id, moment],
+    )
+    return rows[0][0] if rows else None
+
+
+def version_before(lake: Lake, scenario_id: str, version: int) -> int | None:
+    """The newest version below ``version`` that was ever current, or None; a proposal that nobody approved never was."""
+    rows = _rows(
+        lake,
+        """SELECT max(plan_version) FROM main.plan_states
+        WHERE scenario_id = ? AND plan_version < ? AND state IN ('published', 'approved', 'applied')""",
+        [scenario_id, version],
+    )
+    return None if rows[0][0] is None else int(rows[0][0])
+
+
+def has_run(lake: Lake, run_id: str) -> bool:
+    """Whether an allocation run of that id is logged."""
+    return bool(_rows(lake, "SELECT 1 FROM main.allocation_runs WHERE run_id = ?", [run_id]))
+
+
+def prices_paid(lake: Lake, scenario_id: str, versions: int) -> list[dict[str, Any]]:
+    """What the scenario's last ``versions`` plans pay for one machine, oldest first: rows of ``at`` (ISO time of the plan),
+    ``what`` (machine, region, market) and ``price_usd_per_h``."""
+    rows = _rows(
+        lake,
+        """SELECT DISTINCT p.created_at, o.instance_type || ', ' || o.region || CASE o.market WHEN 'on_demand' THEN ''
+            ELSE ', ' || o.market END AS what, o.price_usd_per_h
+        FROM main.plan_offers o JOIN main.plan_rows p USING (scenario_id, plan_version)
+        WHERE scenario_id = ? AND plan_version > (SELECT max(plan_version) FROM main.plan_rows WHERE scenario_id = ?) - ?
+        ORDER BY p.created_at, what""",
+        [scenario_id, scenario_id, versions],
+    )
+    return [{"at": at.isoformat(), "what": what, "price_usd_per_h": price} for at, what, price in rows]

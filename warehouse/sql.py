@@ -24,7 +24,8 @@ import pyarrow as pa
 
 from catalogs.errors import CoralError, LakeError, UnknownNameError
 from warehouse.catalog_faults import lake_errors
-from warehouse.connect import absolute_root, attach, check_version, new_connection, sql_text
+from warehouse.catalog_store import METADATA, sql_text, store_of
+from warehouse.connect import absolute_root, attach, check_version, new_connection
 from warehouse.schema import SHARD_SCHEMA
 
 _TABLE_FUNCTIONS = frozenset(
@@ -77,7 +78,8 @@ class SqlSession:
         self._root = absolute_root(root)
         self._limits = limits or SqlLimits()
         check_version(self._root)
-        self._connection = new_connection()
+        self._store = store_of(self._root)
+        self._connection = new_connection(self._store)
         try:
             with lake_errors(self._root):
                 self._attach(snapshot)
@@ -88,7 +90,7 @@ class SqlSession:
 
     def _attach(self, snapshot: int | None) -> None:
         try:
-            attach(self._connection, self._root, read_only=True, snapshot=snapshot)
+            attach(self._connection, self._root, store=self._store, read_only=True, snapshot=snapshot)
             self._connection.execute("SELECT count(*) FROM main.data_dictionary").fetchone()
         except duckdb.Error as error:
             if snapshot is None or not ("snapshot" in str(error).lower() or isinstance(error, duckdb.CatalogException)):
@@ -221,6 +223,9 @@ def _check_functions(parsed: Any) -> None:
         if name in _REFUSED_FUNCTIONS:
             raise SqlError(f"the function {name} is not allowed here", remedy="leave it out")
     for node in _nodes(parsed):
+        if node.get("type") == "BASE_TABLE" and METADATA in (node.get("catalog_name"), node.get("schema_name")):
+            # With a catalog in PostgreSQL this would lead to whatever else its user may read there.
+            raise SqlError("the catalog's own tables are not for reading", remedy="list the lake's with SHOW TABLES")
         if node.get("type") == "TABLE_FUNCTION":
             function = node["function"]
             name = str(function.get("function_name", "")).lower()

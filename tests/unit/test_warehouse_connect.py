@@ -14,7 +14,8 @@ from warehouse_cases import QWEN, new_lake, register, templates
 
 from catalogs.errors import CoralError, LakeError
 from warehouse import connect
-from warehouse.connect import CATALOG_FILE, VERSION_FILE, Lake
+from warehouse.catalog_store import CATALOG_FILE, VERSION_FILE
+from warehouse.connect import Lake
 from warehouse.land import write_shard
 from warehouse.lock import write_lock
 from warehouse.schema import LAKE_SCHEMA_VERSION

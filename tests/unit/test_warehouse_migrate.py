@@ -11,7 +11,8 @@ import pytest
 from warehouse_cases import QWEN, new_lake, plan, profile, register, run, templates
 
 from catalogs.errors import LakeError
-from warehouse.connect import CATALOG_FILE, VERSION_FILE, Lake
+from warehouse.catalog_store import CATALOG_FILE, VERSION_FILE
+from warehouse.connect import Lake
 from warehouse.land import shard_folder, write_shard
 from warehouse.migrate import migrate_lake
 from warehouse.plans import publish_plan

@@ -1,0 +1,81 @@
+"""`prefect.yaml` states what `coral serve` deploys."""
+
+from __future__ import annotations
+
+import inspect
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from catalogs.errors import CoralError
+from flows.serve import ServeSettings, served
+from flows.serving import Served, Serving, serving, serving_lock
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def stated() -> dict[str, Any]:
+    [one] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
+    return one
+
+
+@pytest.fixture
+def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    from flows.deployments import deployment
+
+    return deployment(Served("core", "core", every_minutes=60, window_minutes=60), tmp_path)
+
+
+def test_both_run_the_same_flow_in_the_same_pool(stated: dict[str, Any], ours: Any) -> None:
+    from flows.allocate_flow import allocate_flow
+
+    assert stated["entrypoint"] == ours.entrypoint == "flows.allocate_flow.allocate_flow"
+    assert stated["work_pool"]["name"] == ours.work_pool_name
+    assert stated["work_pool"]["job_variables"]["command"].split()[1:] == ours.job_variables["command"].split()[1:]
+    known = set(inspect.signature(allocate_flow.fn).parameters)
+    assert set(stated["parameters"]) <= known
+    assert set(ours.parameters) <= known
+
+
+def test_both_react_to_a_changed_feed_alike(stated: dict[str, Any], ours: Any) -> None:
+    from prefect.events import DeploymentEventTrigger
+
+    [trigger] = stated["triggers"]
+    theirs = DeploymentEventTrigger.model_validate(trigger)
+    assert theirs.model_dump(exclude={"id"}) == ours.triggers[0].model_dump(exclude={"id"})
+    assert theirs.expect == {"coral.feed.changed"}
+
+
+def test_schedules_begin_at_round_times(stated: dict[str, Any], ours: Any) -> None:
+    assert stated["schedules"] == [{"cron": "0 * * * *", "timezone": "UTC"}]
+    schedule = ours.schedules[0].schedule
+    assert schedule.interval == timedelta(hours=1)
+    assert (schedule.anchor_date.minute, schedule.anchor_date.second) == (0, 0)
+
+
+def test_the_window_is_the_interval_unless_said_otherwise(tmp_path: Path) -> None:
+    [core] = served(ServeSettings(("core",), tmp_path))
+    assert (core.every_minutes, core.window_minutes) == (60, 60)
+    [core] = served(ServeSettings(("core", "core"), tmp_path, every_minutes=6))
+    assert (core.every_minutes, core.window_minutes) == (6, 6)
+    [core] = served(ServeSettings(("core",), tmp_path, cron="5 * * * *"))
+    assert core.window_minutes == 60
+    [core] = served(ServeSettings(("core",), tmp_path, every_minutes=60, window_minutes=5))
+    assert core.window_minutes == 5
+
+
+def test_a_lake_is_served_once(tmp_path: Path) -> None:
+    assert serving(tmp_path) is None
+    with serving_lock(tmp_path) as state:
+        assert serving(tmp_path) is None  # still starting
+        now = Serving(1, "http://127.0.0.1:4200/api", tmp_path / "prefect" / "serve", 2, 3)
+        state(now)
+        assert serving(tmp_path) == now
+        with pytest.raises(CoralError, match="is served already, by process 1"), serving_lock(tmp_path):
+            pytest.fail("served twice")
+    assert serving(tmp_path) is None
