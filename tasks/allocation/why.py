@@ -37,8 +37,8 @@ from tasks.allocation.without import (
     alone,
     apart,
     forbidding,
-    in_one_region,
     is_plan,
+    lifting,
     only_templates,
     with_nodes,
     with_stand_ins,
@@ -80,16 +80,22 @@ class _Case:
 
 
 def rules_of(problem: AllocationProblem) -> list[Rule]:
-    """The rules that are part of the problem itself: headroom, co-location, least regions."""
+    """The rules that are part of the problem itself: headroom, co-location, and those of the models."""
     rules = []
     if any(c.headroom < 1 for c in problem.candidates):
         whole = tuple(replace(c, headroom=1.0) for c in problem.candidates)
         rules.append(Rule("headroom", True, replace(problem, candidates=whole)))
     if any(len(d.workload_ids) > 1 and len(d.regions) > 1 for d in problem.demands):
         rules.append(Rule("co-location", True, apart(problem)))
-    if any(d.min_regions > 1 for d in problem.demands):
-        rules.append(Rule("min_regions", True, in_one_region(problem)))
-    return rules
+    is_on = {
+        "min_regions": any(d.min_regions > 1 for d in problem.demands),
+        "min_replicas": any(d.min_replicas > 1 for d in problem.demands),
+        "n_plus_one": any(d.survives_loss for d in problem.demands),
+        "max_spot_share": any(d.max_spot_share < 1 for d in problem.demands)
+        and not all(pool.is_firm for pool in problem.pools),
+        "node_configs": any(d.excluded or d.node_configs is not None for d in problem.demands),
+    }
+    return rules + [Rule(rule, True, lifting(problem, rule)) for rule, is_there in is_on.items() if is_there]
 
 
 def explain(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -102,9 +103,17 @@ def apart(problem: AllocationProblem) -> AllocationProblem:
     return replace(problem, demands=demands)
 
 
-def in_one_region(problem: AllocationProblem) -> AllocationProblem:
-    """The problem without least numbers of regions."""
-    return replace(problem, demands=tuple(replace(demand, min_regions=1) for demand in problem.demands))
+def lifting(problem: AllocationProblem, rule: str) -> AllocationProblem:
+    """The problem without one of the models' own rules: ``min_regions``, ``min_replicas``, ``n_plus_one``,
+    ``max_spot_share`` or ``node_configs`` (pinned and excluded ones)."""
+    without: dict[str, Any] = {
+        "min_regions": {"min_regions": 1},
+        "min_replicas": {"min_replicas": 1},
+        "n_plus_one": {"survives_loss": False},
+        "max_spot_share": {"max_spot_share": 1.0},
+        "node_configs": {"node_configs": None, "excluded": ()},
+    }
+    return replace(problem, demands=tuple(replace(demand, **without[rule]) for demand in problem.demands))
 
 
 def as_served(problem: AllocationProblem, result: AllocationResult) -> AllocationProblem:

@@ -6,18 +6,19 @@ from dataclasses import replace
 from datetime import date
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from allocation_cases import R1, problem, workload
 
-from catalogs.types import Market, Offer, Phase
+from catalogs.types import Basis, Market, Offer, Phase
 from tasks.allocation.checker import check_result
 from tasks.allocation.ilp import solve_ilp
 from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, decision_hash
 from tasks.allocation.plan_build import PlanMeta, build_plan
 from tasks.allocation.plan_checker import PlanFacts, check_plan
 from tasks.allocation.shortfalls import explain_shortfalls
-from tasks.allocation.types import AllocationProblem, SolveLimits
+from tasks.allocation.types import AllocationProblem, Pool, SolveLimits
 from tasks.templates.schema import TEMPLATE_SCHEMA
 
 CONFIGS = ("L4x1", "A10Gx1")
@@ -69,6 +70,12 @@ OFFERS = {
         "o10", "aws", R1, "A10Gx1", "g5.xlarge", Market.ON_DEMAND, 1.5, None, False, date(2026, 7, 1), "s"
     ),
 }
+SPOT = f"{R1} spot"
+OFFERS |= {
+    (SPOT, config): replace(OFFERS[R1, config], offer_id=f"{OFFERS[R1, config].offer_id}s", market=Market.SPOT,
+                            price_usd_per_h=OFFERS[R1, config].price_usd_per_h / 2)
+    for config in CONFIGS
+}  # fmt: skip
 FACTS = PlanFacts(TEMPLATES, {offer.offer_id: offer for offer in OFFERS.values()}, SLO)
 
 
@@ -82,7 +89,7 @@ def make_problem(capacity: int = 20) -> AllocationProblem:
         tokens_per_request=10.0,
         headroom=0.9,
     )
-    price = {key: offer.price_usd_per_h for key, offer in OFFERS.items()}
+    price = {key: offer.price_usd_per_h for key, offer in OFFERS.items() if key[0] == R1}
     return problem(
         [prefill, decode], {"a": 4.0}, price, dict.fromkeys(price, capacity), init_share=0.1, running={(R1, "p"): 1}
     )
@@ -113,9 +120,24 @@ def make_plan(p: AllocationProblem) -> Plan:
     )
 
 
+def with_spot(p: AllocationProblem) -> AllocationProblem:
+    """``p`` with two nodes of each configuration on spot at half the price, down 0.1 h per hour, for half of the demand."""
+    pools = (Pool(R1), Pool(R1, Market.SPOT))
+    return replace(
+        p,
+        pools=pools,
+        price_usd_per_h=np.vstack([p.price_usd_per_h, p.price_usd_per_h / 2]),
+        capacity_nodes=np.vstack([p.capacity_nodes, [[2, 2]]]),
+        capacity_basis={(pool.name, c): Basis.STATED for pool in pools for c in CONFIGS},
+        outage=np.array([[0.0, 0.0], [0.1, 0.1]]),
+        demands=(replace(p.demands[0], max_spot_share=0.5),),
+    )
+
+
 FULL = make_problem()
 SHORT = make_problem(capacity=2)
 NONE = make_problem(capacity=0)
+MARKETS = with_spot(FULL)
 
 
 def test_a_plan_says_what_was_decided() -> None:
@@ -264,7 +286,23 @@ def _refused(p: AllocationProblem, document: dict[str, Any]) -> bool:
     return check_plan(p, plan, FACTS) != []
 
 
-@pytest.mark.parametrize("p", [FULL, SHORT], ids=["full", "short"])
+def test_a_plan_tells_markets_apart() -> None:
+    plan = make_plan(MARKETS)
+    assert check_plan(MARKETS, plan, FACTS) == []
+    assert {row.market for row in plan.instances} == {Market.ON_DEMAND, Market.SPOT}
+    (decode,) = [row for row in plan.instances if row.market is Market.SPOT and row.template_id == "d"]
+    assert decode.delivered_share == pytest.approx(1 / 1.2)  # either of its two nodes stops it
+    assert {row.offer_id for row in plan.offers if row.market is Market.SPOT} <= {"o4s", "o10s"}
+    wrong = OFFERS | {(SPOT, "L4x1"): replace(OFFERS[R1, "L4x1"], price_usd_per_h=0.5)}
+    result = solve_ilp(MARKETS, SolveLimits(gap=0.0))
+    with pytest.raises(ValueError, match="not of aws/us-east-2 spot"):
+        build_plan(
+            MARKETS, result, templates=TEMPLATES, offers=wrong, shortfalls=(), baselines=plan.baselines, warnings=(),
+            meta=PlanMeta("core", 1, PlanState.DRAFT, "t", "r", plan.inputs, SLO),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize("p", [FULL, SHORT, MARKETS], ids=["full", "short", "markets"])
 def test_every_column_of_a_plan_is_checked(p: AllocationProblem) -> None:
     document = make_plan(p).model_dump(mode="json", by_alias=True)
     assert not _refused(p, document)
@@ -274,6 +312,7 @@ def test_every_column_of_a_plan_is_checked(p: AllocationProblem) -> None:
         if column in _ALLOWED_TEXT and isinstance(value, str):
             continue
         others = [_TEXT[column]] if isinstance(value, str) else _mutations(value)
+        others = ["on_demand"] if others == [value] else others
         others = [_FORMED[column]] if column in _FORMED else others
         assert others, f"no mutation for {path}"
         for other in others:

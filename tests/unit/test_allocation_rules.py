@@ -15,6 +15,7 @@ from tasks.allocation.covers import solver
 from tasks.allocation.covers.solver import solve_covers
 from tasks.allocation.ilp import solve_ilp
 from tasks.allocation.types import AllocationProblem, AllocationResult, Pool, SolveLimits, SolveStatus
+from tasks.allocation.why import explain
 
 EXACT = SolveLimits(gap=0.0)
 CONFIGS = ("L4x1", "A10Gx1")
@@ -184,3 +185,11 @@ def test_most_goodput_for_a_budget() -> None:
     assert (result.status, result.theta) == (SolveStatus.SHORTFALL, pytest.approx(0.4))
     assert 0.4 <= result.theta_upper <= 0.4 + 1e-6
     assert result.cost_usd_per_h == 3.0
+
+
+def test_what_the_rules_cost_is_explained() -> None:
+    p = one_model(BOTH, 35.0, survives_loss=True, min_replicas=2)
+    why = explain(p, solved(p), time_s=5.0)
+    # Five L4 (5 USD); one A10G (3 USD) without N+1 and replicas. Replicas alone: A10G and L4, or four L4: 4 USD.
+    found = {row.rule: (row.cost.low, row.cost.high) for row in why.rules}
+    assert found == {"n_plus_one": pytest.approx((4.0, 4.0)), "min_replicas": pytest.approx((5.0, 5.0))}

@@ -31,6 +31,8 @@ from tasks.allocation.work import looks
 
 # First the most promising columns, for a good plan soon; then all that a better one can use, if they are not too many.
 _FIRST_COLUMNS, _MOST_COLUMNS = 500, 6000
+# Under N+1 every column has a binary of its own and two rows more.
+_FIRST_UNDER_LOSS, _MOST_UNDER_LOSS = 300, 1000
 _FIRST_TIME = 0.5  # of what is left, should time run out
 _WORK = 300  # looks of an ILP at 800 columns
 _SLACK = 1e-9
@@ -75,7 +77,8 @@ def close(
     prices = dual_prices(problem, duals.supply, duals.budget, duals.quota)
     if_used = bounds_if_used(columns, models, prices, dual_value(problem, duals), fixing_size)
     rows = cover_rows(problem, models, duals, grid)
-    for most in (_FIRST_COLUMNS, _MOST_COLUMNS):
+    under_loss = any(model.demand.survives_loss for model in models)
+    for most in (_FIRST_UNDER_LOSS, _MOST_UNDER_LOSS) if under_loss else (_FIRST_COLUMNS, _MOST_COLUMNS):
         survivors = _survivors(if_used, best)
         kept = survivors[np.argsort(if_used[survivors], kind="stable")[:most]]
         if best.counts is not None:

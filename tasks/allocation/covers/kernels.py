@@ -249,6 +249,35 @@ def spare_table(
 
 
 @numba.njit(cache=True, nogil=True)
+def spare_walk(steps: Ints, cost: Floats, once: NDArray[np.bool_], last: int, need: int) -> Ints:
+    """How often each of the entries 0..last is taken for the least cost of ``need`` steps."""
+    f = np.full(need + 1, np.inf)
+    f[0] = 0.0
+    takes = np.zeros((last + 1, need + 1), dtype=np.bool_)
+    for e in range(last + 1):
+        if steps[e] <= 0:
+            continue
+        for i in range(1, need + 1):
+            g = need + 1 - i if once[e] else i
+            rest = g - steps[e]
+            value = cost[e] + (f[rest] if rest > 0 else 0.0)
+            if value < f[g]:
+                f[g] = value
+                takes[e, g] = True
+    taken = np.zeros(last + 1, dtype=np.int64)
+    e, g = last, need
+    while g > 0 and e >= 0:
+        if takes[e, g]:
+            taken[e] += 1
+            g -= steps[e]
+            if once[e]:
+                e -= 1
+        else:
+            e -= 1
+    return taken
+
+
+@numba.njit(cache=True, nogil=True)
 def split_table(firm: Floats, spot: Floats, least: Ints) -> tuple[Floats, Ints]:
     """out[g] = min over x = least[g]..g of firm[x] + spot[g - x]; and that x."""
     n = len(firm)

@@ -79,6 +79,7 @@ def _block(
         share=columns.rate_req_per_s[rows] / target,
         running=np.minimum(columns.running[rows], columns.max_instances[rows]),
         firm=columns.is_firm(problem)[rows],
+        most=columns.max_instances[rows],
         demand=demand,
     )
 

@@ -39,6 +39,7 @@ class Block:
     share: Floats
     running: NDArray[np.int64]
     firm: NDArray[np.bool_]
+    most: NDArray[np.int64]
     demand: ModelDemand
 
     def select(self, mask: NDArray[np.bool_]) -> Block:
@@ -50,6 +51,7 @@ class Block:
             self.share[mask],
             self.running[mask],
             self.firm[mask],
+            self.most[mask],
             self.demand,
         )
 
@@ -130,14 +132,19 @@ class Plain:
 @dataclass(frozen=True, slots=True)
 class Spare:
     """N+1: f[g] = min over shares a of the least cost of g + a from instances of at most a each. Whoever serves g without
-    its largest instance, of share a, is of that kind, and whoever is of that kind serves g without any one."""
+    its largest instance, of share a, is of that kind, and whoever is of that kind serves g without any one.
+
+    Entries by rising share: a column any number of times, or, ``once``, so many copies of it that run or fit."""
 
     block: Block
-    prices: NodePrices
-    size: int
+    row: NDArray[np.int64]
+    copies: NDArray[np.int64]
+    steps: NDArray[np.int64]
+    cost: Floats
+    once: NDArray[np.bool_]
+    lost: NDArray[np.int64]  # steps of one instance
     f: Floats
-    largest: NDArray[np.int64]  # per g: the row of the largest instance
-    lost: NDArray[np.int64]  # per row: its steps
+    last: NDArray[np.int64]  # per g: the last entry that may be used
 
     @property
     def presence(self) -> float:
@@ -147,9 +154,13 @@ class Spare:
     def walk(self, g: int) -> dict[int, int]:
         """Instances by column behind f[g]."""
         g = max(g, 1)
-        row = int(self.largest[g])
-        within = self.block.select(self.block.share <= self.block.share[row])
-        return plain_table(within, self.prices, self.size, up=False, most=2 * self.size).walk(g + int(self.lost[row]))
+        last = int(self.last[g])
+        taken = kernels.spare_walk(self.steps, self.cost, self.once, last, g + int(self.lost[last]))
+        chosen: dict[int, int] = {}
+        for entry in np.flatnonzero(taken).tolist():
+            column = int(self.block.columns[self.row[entry]])
+            chosen[column] = chosen.get(column, 0) + int(taken[entry] * self.copies[entry])
+        return chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,14 +278,13 @@ def table_above(block: Block, prices: NodePrices, size: int) -> Table:
     return Replicas(base, new, h)
 
 
-def plain_table(block: Block, prices: NodePrices, size: int, *, up: bool, most: int | None = None) -> Plain:
-    """f without rules, up to ``most`` (default ``size``) steps of 1/``size`` of the demand."""
-    most = most or size
-    steps = grid_steps(np.minimum(block.share, 1.0) if most > size else block.share, size, up=up)
+def plain_table(block: Block, prices: NodePrices, size: int, *, up: bool) -> Plain:
+    """f without rules."""
+    steps = grid_steps(block.share, size, up=up)
     cost = kernels.item_costs(block.node, block.count, prices.new.ravel())
     items = kernels.useful_items(steps, cost)
-    layers = [kernels.cover_table(steps[items], cost[items], most)]
-    bundles = _bundles(block, prices, size, most, up=up)
+    layers = [kernels.cover_table(steps[items], cost[items], size)]
+    bundles = _bundles(block, prices, size, size, up=up)
     for _, _, many, each in bundles:
         layers.append(kernels.add_bundle(layers[-1], many, each))
     return Plain(block, items, steps[items], cost[items], layers, bundles)
@@ -297,22 +307,27 @@ def _bundles(block: Block, prices: NodePrices, size: int, most: int, *, up: bool
 
 
 def spare_table(block: Block, prices: NodePrices, size: int, *, up: bool) -> Spare:
-    """The table of N+1: entries by rising share, the requirement raised by the largest so far."""
+    """The table of N+1: entries by rising share, the requirement raised by the largest so far. Covers take what fits once
+    only once (from below that would need what it replaces)."""
     share = np.minimum(block.share, 1.0)
     steps = grid_steps(share, size, up=up)
     lost = grid_steps(share, size, up=not up)
     cost = kernels.item_costs(block.node, block.count, prices.new.ravel())
-    items = kernels.useful_items(steps, cost)
+    often = np.ones(len(share), dtype=np.bool_) if up else block.most > 1
+    items = np.flatnonzero(often)[kernels.useful_items(steps[often], cost[often])]
+    single = np.flatnonzero(~often)[kernels.useful_items(steps[~often], cost[~often])]
     bundles = _bundles(block, prices, size, 2 * size, up=up)
-    row = np.array([*items.tolist(), *(b[0] for b in bundles)], dtype=np.int64)
-    entry_steps = np.array([*steps[items].tolist(), *(b[2] for b in bundles)], dtype=np.int64)
-    entry_cost = np.array([*cost[items].tolist(), *(b[3] for b in bundles)], dtype=np.float64)
+    row = np.array([*items, *single, *(b[0] for b in bundles)], dtype=np.int64)
+    copies = np.array([1] * (len(items) + len(single)) + [b[1] for b in bundles], dtype=np.int64)
+    entry_steps = np.array([*steps[items], *steps[single], *(b[2] for b in bundles)], dtype=np.int64)
+    entry_cost = np.array([*cost[items], *cost[single], *(b[3] for b in bundles)], dtype=np.float64)
     once = np.arange(len(row)) >= len(items)
-    order = np.argsort(block.share[row], kind="stable") if len(row) else np.zeros(0, dtype=np.intp)
-    ends = np.append(np.diff(block.share[row[order]]) > 0, True)[: len(row)]
-    f, at = kernels.spare_table(entry_steps[order], entry_cost[order], once[order], lost[row[order]], ends, size)
-    largest = np.where(at >= 0, row[order][np.maximum(at, 0)], -1) if len(row) else np.full(size + 1, -1)
-    return Spare(block, prices, size, f, largest, lost)
+    order = np.argsort(block.share[row], kind="stable").astype(np.intp)
+    row, copies, once = row[order], copies[order], once[order]
+    entry_steps, entry_cost, one = entry_steps[order], entry_cost[order], lost[row]
+    ends = np.append(np.diff(block.share[row]) > 0, True)[: len(row)]
+    f, last = kernels.spare_table(entry_steps, entry_cost, once, one, ends, size)
+    return Spare(block, row, copies, entry_steps, entry_cost, once, one, f, last)
 
 
 def split_table(block: Block, prices: NodePrices, size: int, *, up: bool) -> Split:
