@@ -60,7 +60,7 @@ _STYLE = """
   #App > div { padding-left: 0 !important; padding-right: 0 !important; }
   .coral table { font-size: 13px; }
   .coral th, .coral td { padding: 5px 6px; }
-  .coral td.text, .coral td:first-child { white-space: normal; }
+  .coral td:first-child { white-space: normal; }
   .coral td.wrap { min-width: 110px; }
   .coral .pair > :first-child { flex-basis: 500px; }
 }

@@ -58,8 +58,7 @@ def _(coral, escape, known, lake, library_data, mo, scenario):
                     f"{library['built_at']:%Y-%m-%d %H:%M} UTC.</p>"
                 )
             ),
-            mo.hstack([scenario, workload, region, mixed], justify="start", wrap=True, gap=1),
-            mo.hstack([which, gpus, classes], justify="start", wrap=True, gap=1),
+            mo.hstack([scenario, workload, region, mixed, which, gpus, classes], justify="start", wrap=True, gap=1),
         ]
     )
     return classes, gpus, listed, mixed, region, which, workload

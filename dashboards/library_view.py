@@ -88,7 +88,7 @@ def best(rows: Sequence[Row]) -> str:
         ]
         for row in rows[:_BEST]
     ]  # fmt: skip
-    header = ["nodes", "class", "region", "tok/s", "USD/h", "USD per million tokens", "rates"]
+    header = ["nodes", "class", "region", "tok/s", "USD/h", "USD per million", "rates"]
     classes = "; ".join(CLASSES.values())
     return (
         f'<section class="card"><h2>The {min(_BEST, len(rows))} of most tokens per USD</h2>{table(header, cells)}'
