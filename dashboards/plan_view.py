@@ -16,7 +16,7 @@ _STATUS = {
     "optimal": "proven best, within the gap asked for",
     "gap": "a better plan may exist, by the gap at most",
     "time_limit": "the time ran out",
-    "shortfall": "demand cannot be met",
+    "shortfall": "to the best plan for what is met",
 }
 _RULES = {
     ("headroom", True): "without headroom: replicas used to their whole rate",
@@ -40,7 +40,7 @@ def headline(plan: Row, current: int | None) -> str:
     status = str(plan["status"])
     cards = [
         _card("Cost", f"{cost:,.2f}", "USD/h", f"{cost * _MONTH_H:,.0f} USD per month (730 h)"),
-        _card("Gap", f"{plan['gap']:.2%}", "", _STATUS.get(status, status), is_bad=status == "shortfall"),
+        _card("Gap", f"{plan['gap']:.2%}", "", _STATUS.get(status, status)),
         _card("Demand met", f"{met:.0%}" if met >= 1 else f"{met:.1%}", "", _demand(plan), is_bad=met < 1),
         _card("Machines", f"{sum(row['nodes'] for row in plan['offers']):,}", "", _machines(plan)),
     ]  # fmt: skip
@@ -70,7 +70,8 @@ def _card(name: str, value: str, unit: str, note: str, *, is_bad: bool = False) 
 
 def _demand(plan: Row) -> str:
     if plan["shortfalls"]:
-        return f"{len(plan['shortfalls'])} workloads are short, see below"
+        short_of = len(plan["shortfalls"])
+        return f"{short_of} {'workload is' if short_of == 1 else 'workloads are'} short, see below"
     models = {short(row["workload"]): row["planned_req_per_s"] for row in plan["workloads"]}
     return f"{len(models)} models, {sum(models.values()):,.1f} req/s planned"
 
@@ -96,6 +97,11 @@ def price_per_token(plan: Row) -> str:
     return _section("USD per million tokens", table(["model", "input (prefill)", "output (decode)"], rows))
 
 
+def _rate(value: float) -> str:
+    """Tokens per second; a small rate keeps its fraction."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+
+
 def _usd(value: float | None) -> str:
     return "–" if value is None else f"{value:,.4f}"
 
@@ -106,7 +112,7 @@ def shortfalls(plan: Row) -> str:
     if plan["shortfalls"]:
         rows = [
             [
-                (row["workload"], ""), (f"{row['missing_tok_per_s']:,.0f}", "bad"), (row["binding"], "wrap"),
+                (row["workload"], ""), (_rate(row["missing_tok_per_s"]), "bad"), (row["binding"], "wrap"),
                 (row["cheapest_extra"] or "–", "wrap"),
             ]
             for row in plan["shortfalls"]

@@ -55,13 +55,14 @@ _NOT_SOLD = 1e9  # USD/h: stands for "not sold here" inside the product below, a
 # Per frontier, scenario, region and market: prices in the order of frontier_slim.counts, so that a price is one inner
 # product.
 _PRICE_VECTORS = f"""
+            WITH o AS MATERIALIZED (SELECT scenario_id, region, market, node_config, price_usd_per_h FROM main.region_prices)
             SELECT f.library_id, f.filter_id, f.frontier_id, r.scenario_id, r.region, r.market,
                 list(coalesce(o.price_usd_per_h, {_NOT_SOLD}) ORDER BY c.position) AS prices
             FROM main.frontiers f
             JOIN ({_CURRENT}) k ON k.library_id = f.library_id
             JOIN main.frontier_configs c ON c.frontier_id = f.frontier_id
-            JOIN (SELECT DISTINCT scenario_id, region, market FROM main.region_prices) r ON r.scenario_id = k.scenario_id
-            LEFT JOIN main.region_prices o ON o.scenario_id = r.scenario_id AND o.region = r.region
+            JOIN (SELECT DISTINCT scenario_id, region, market FROM o) r ON r.scenario_id = k.scenario_id
+            LEFT JOIN o ON o.scenario_id = r.scenario_id AND o.region = r.region
                 AND o.market = r.market AND o.node_config = c.node_config
             GROUP BY f.library_id, f.filter_id, f.frontier_id, r.scenario_id, r.region, r.market"""  # noqa: S608 - constants
 _SCENARIO = Column("scenario_id", "VARCHAR", "scenario whose prices these are; a library may serve several")
