@@ -1,33 +1,53 @@
-"""Times and gaps of the allocator: ``python benchmarks/allocation.py [core|extended|many] [--seeds N] [--monolith]``.
+"""Times and gaps of the allocator.
 
-Per supply level: the share of seeded instances within the gap asked for, the worst gap, median and worst seconds (wall
-clock and processor), over problems of :mod:`allocation_instances`. ``--monolith`` runs the paper's ILP beside
-it, with as much time as the covers solver took.
+    python benchmarks/allocation.py extended                          # 20 seeds at every supply level
+    python benchmarks/allocation.py fleet --seeds 2 --first-seed 4 --monolith
+    python benchmarks/allocation.py library --lake my-lake --scenario paper-extended
+
+core      a small problem of :mod:`allocation_instances`
+extended  the paper's extended setup in size: six models of two phases, 20 configurations, three regions, more than three
+          million columns before the frontier
+fleet     46 models of two phases, 4,000 frontier templates each, 40 configurations, ten regions
+          (:mod:`fleet_instances`)
+library   the library a lake holds of a scenario, with prices and demands drawn around the scenario's, and supply as
+          multiples of what a plan without limits takes
+
+Per supply level: the share of seeded instances within the gap asked for, median and worst gap, median and worst seconds
+(wall clock and processor). Every answer is checked independently. ``--monolith`` runs the paper's ILP beside it, with as
+much time as the covers solver took.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import resource
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))  # also where PYTHONSAFEPATH leaves it out
 
-from allocation_instances import CORE, EXTENDED, Shape, make_instance
+from allocation_instances import CORE, EXTENDED, make_instance
+from fleet_instances import Fleet, make_fleet
 
 from tasks.allocation.checker import check_result
 from tasks.allocation.covers.solver import solve_covers
 from tasks.allocation.ilp import solve_ilp
-from tasks.allocation.types import AllocationResult, SolveLimits
+from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits
 
 # Supply as a multiple of what the relaxation needs, by name.
 LEVELS = {"ample": 4.0, "moderate": 2.0, "scarce": 1.25, "very scarce": 1.05}
-MANY = Shape(EXTENDED.models, EXTENDED.gpus, tuple(f"aws/region-{i}" for i in range(10)), 25.0, n_max=3, copies=8)
-SHAPES = {"core": (CORE, 5e-4), "extended": (EXTENDED, 1e-3), "many": (MANY, 1e-2)}
+FLEET_LEVELS = {"2 x need": 2.0, "1.2 x need": 1.2, "0.8 x need": 0.8}
+LIBRARY_LEVELS = {"ample": 3.0, "moderate": 1.5, "scarce": 0.8, "very scarce": 0.5}
+SHAPES = {"core": CORE, "extended": EXTENDED}
+GAPS = {"core": 5e-4, "extended": 1e-3, "fleet": 1e-2, "library": 1e-3}
+SPREAD = 0.25  # of prices and demands drawn around a scenario's
 
 
 @dataclass(frozen=True)
@@ -41,9 +61,8 @@ class Run:
     monolith_gap: float | None
 
 
-def solve_one(shape: Shape, seed: int, supply: float, limits: SolveLimits, *, monolith: bool) -> Run:
+def solve_one(problem: AllocationProblem, before: int, limits: SolveLimits, *, monolith: bool) -> Run:
     """Solve one instance and check the answer; raises if the independent check refuses it."""
-    problem, before = make_instance(shape, seed, supply)
     wall, cpu = time.perf_counter(), time.process_time()
     result = solve_covers(problem, limits)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
@@ -56,34 +75,105 @@ def solve_one(shape: Shape, seed: int, supply: float, limits: SolveLimits, *, mo
     return Run(before, result, wall, cpu, gap)
 
 
+def instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, AllocationProblem, int]]:
+    """The problems of a seed by supply level, and their columns before the frontier."""
+    if options.shape == "fleet":
+        problems = make_fleet(seed, Fleet(), tuple(FLEET_LEVELS.values()))
+        for name, problem in zip(FLEET_LEVELS, problems, strict=True):
+            yield name, problem, sum(len(c.template_ids) for c in problem.candidates) * len(problem.regions)
+    elif options.shape == "library":
+        yield from library_instances(options, seed)
+    else:
+        for name, supply in LEVELS.items():
+            yield name, *make_instance(SHAPES[options.shape], seed, supply)
+
+
+def library_instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, AllocationProblem, int]]:
+    """As :func:`instances`, of a lake's library."""
+    whole = library_problem(options.scenario, options.lake)
+    rng = np.random.default_rng(seed)
+    ample = replace(
+        whole,
+        price_usd_per_h=whole.price_usd_per_h * rng.uniform(1 - SPREAD, 1 + SPREAD, whole.price_usd_per_h.shape),
+        capacity_nodes=np.full(whole.capacity_nodes.shape, 10_000),
+        quotas=(),
+        demands=tuple(
+            replace(d, planned_req_per_s=d.planned_req_per_s * rng.uniform(1 - SPREAD, 1 + SPREAD))
+            for d in whole.demands
+        ),
+    )
+    nodes = sum(
+        row.instances * int(c.counts[c.template_ids.index(row.template_id)].sum())
+        for row in solve_covers(ample, SolveLimits(gap=1e-2)).instances
+        for c in ample.candidates
+        if c.workload_id == row.workload_id
+    )
+    mix = rng.gamma(1.5, 1.0, ample.capacity_nodes.shape)
+    mix *= nodes / mix.sum()
+    columns = sum(len(c.template_ids) for c in whole.candidates) * len(whole.regions)
+    for name, supply in LIBRARY_LEVELS.items():
+        yield name, replace(ample, capacity_nodes=np.ceil(mix * supply).astype(np.int64)), columns
+
+
+@functools.cache
+def library_problem(scenario: str, lake: Path) -> AllocationProblem:
+    """The scenario's own online problem over the library in the lake, with nothing running."""
+    from catalogs.scenario import load_scenario
+    from flows.build import registered_library
+    from flows.planning_inputs import planning_inputs
+    from flows.settings import BuildSettings, lake_root_of
+    from warehouse.connect import Lake
+
+    loaded = load_scenario(scenario)
+    settings = BuildSettings(scenario=scenario, lake_root=lake_root_of(lake))
+    with Lake.open(settings.lake_root, read_only=True) as opened:
+        return planning_inputs(loaded, opened, registered_library(settings, loaded)).problem
+
+
 def main() -> None:
-    """Print one line per supply level."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shape", nargs="?", choices=sorted(SHAPES), default="core")
+    """Print a line per instance, then one per supply level."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("shape", nargs="?", choices=sorted(GAPS), default="core")
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--time", type=float, default=15.0, help="seconds per instance")
+    parser.add_argument("--first-seed", type=int, default=0)
+    parser.add_argument("--time", type=float, default=60.0, help="seconds per instance, a safety limit")
     parser.add_argument("--monolith", action="store_true")
-    arguments = parser.parse_args()
-    shape, gap = SHAPES[arguments.shape]
-    limits = SolveLimits(gap=gap, time_s=arguments.time)
-    solve_one(shape, 0, LEVELS["ample"], limits, monolith=False)  # compiles the kernels
-    for name, supply in LEVELS.items():
-        runs = [solve_one(shape, seed, supply, limits, monolith=arguments.monolith) for seed in range(arguments.seeds)]
-        gaps = [run.result.gap for run in runs]
-        closed = sum(value <= gap for value in gaps)
-        walls, cpus = [run.wall_s for run in runs], [run.cpu_s for run in runs]
-        beside = [run.monolith_gap for run in runs if run.monolith_gap is not None]
-        text = (
-            f"{arguments.shape} {name}: {min(r.columns_before for r in runs):,} columns or more; "
-            f"gap <= {gap:.2%} in {closed} of {len(runs)}, median {statistics.median(gaps):.3%}, worst {max(gaps):.3%}; "
-            f"wall median {statistics.median(walls):.2f} s, worst {max(walls):.2f} s; cpu median "
-            f"{statistics.median(cpus):.2f} s; served whole {sum(r.result.theta == 1.0 for r in runs)}"
-        )
-        if beside:
-            text += f"; monolith in the same time: median gap {statistics.median(beside):.2%}, worst {max(beside):.2%}"
-        print(text, flush=True)
-    peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    print(f"peak memory {peak_gib:.2f} GiB")
+    parser.add_argument("--scenario", default="paper-extended")
+    parser.add_argument("--lake", type=Path)
+    parser.add_argument("--levels", default="", help="only levels with these words, by comma")
+    options = parser.parse_args()
+    limits = SolveLimits(gap=GAPS[options.shape], time_s=options.time)
+    runs: dict[str, list[Run]] = {}
+    solve_one(*make_instance(CORE, 0, 4.0), limits, monolith=False)  # loads the kernels
+    for seed in range(options.first_seed, options.first_seed + options.seeds):
+        for name, problem, before in instances(options, seed):
+            if options.levels and name not in options.levels.split(","):
+                continue
+            run = solve_one(problem, before, limits, monolith=options.monolith)
+            runs.setdefault(name, []).append(run)
+            print(
+                f"  seed {seed}, {name}: {run.result.status.value}, gap {run.result.gap:.3%}, theta {run.result.theta:.4f} of "
+                f"at most {run.result.theta_upper:.4f}, wall {run.wall_s:.1f} s, cpu {run.cpu_s:.1f} s",
+                flush=True,
+            )
+    for name, found in runs.items():
+        print(summary(options.shape, name, found, limits.gap), flush=True)
+    print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.2f} GiB")
+
+
+def summary(shape: str, level: str, runs: list[Run], gap: float) -> str:
+    """One supply level in a line."""
+    gaps, walls, cpus = [r.result.gap for r in runs], [r.wall_s for r in runs], [r.cpu_s for r in runs]
+    text = (
+        f"{shape}, {level}: {min(r.columns_before for r in runs):,} columns or more; "
+        f"gap <= {gap:.2%} in {sum(value <= gap for value in gaps)} of {len(runs)}, median {statistics.median(gaps):.3%}, "
+        f"worst {max(gaps):.3%}; wall median {statistics.median(walls):.2f} s, worst {max(walls):.2f} s; cpu median "
+        f"{statistics.median(cpus):.2f} s, worst {max(cpus):.2f} s; served whole {sum(r.result.theta == 1.0 for r in runs)}"
+    )
+    beside = [run.monolith_gap for run in runs if run.monolith_gap is not None]
+    if beside:
+        text += f"; monolith in the same time: median gap {statistics.median(beside):.2%}, worst {max(beside):.2%}"
+    return text
 
 
 if __name__ == "__main__":

@@ -25,6 +25,27 @@ def price_and_fit(
 
 
 @numba.njit(cache=True, nogil=True)
+def used_configs(counts: NDArray[np.int16]) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
+    """Per row its configurations in order and how many nodes of each, padded with configuration 0, count 0."""
+    n, configs = counts.shape
+    width = 1
+    for i in range(n):
+        used = 0
+        for k in range(configs):
+            if counts[i, k] > 0:
+                used += 1
+        width = max(width, used)
+    node, count = np.zeros((n, width), dtype=np.int64), np.zeros((n, width), dtype=np.int16)
+    for i in range(n):
+        at = 0
+        for k in range(configs):
+            if counts[i, k] > 0:
+                node[i, at], count[i, at] = k, counts[i, k]
+                at += 1
+    return node, count
+
+
+@numba.njit(cache=True, nogil=True)
 def undominated(counts: NDArray[np.int16], rate: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Mask of templates that no other one matches with as few nodes of every configuration and as high a rate.
 

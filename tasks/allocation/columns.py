@@ -19,7 +19,7 @@ from tasks.allocation.column_kernels import price_and_fit, undominated
 from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates, delivered_share
 
 # Comparing every pair is quadratic; larger sets come out of the template frontier already.
-_DOMINANCE_LIMIT = 6000
+_DOMINANCE_LIMIT = 2000
 # A workload is served at a demand D when its rate is at least D less this relative tolerance: sums of floats.
 RATE_TOLERANCE = 1e-9
 
@@ -80,7 +80,8 @@ def make_columns(problem: AllocationProblem, *, prune: bool = True) -> Columns:
     if not parts:
         return _no_columns(len(problem.node_configs))
     columns = Columns(*(np.concatenate([getattr(part, name) for part in parts]) for name in Columns.__slots__))
-    return columns.select(_servable(problem, columns))
+    rows = _servable(problem, columns)
+    return columns if len(rows) == len(columns) else columns.select(rows)
 
 
 def _servable(problem: AllocationProblem, columns: Columns) -> NDArray[np.intp]:

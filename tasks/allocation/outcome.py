@@ -19,10 +19,12 @@ def served_by_region(
 ) -> NDArray[np.float64]:
     """Planned req/s that each region serves of a model by its rules (see :class:`ModelDemand`), [regions]."""
     ids = [candidates.workload_id for candidates in problem.candidates]
+    used = np.flatnonzero(counts > 0)  # few of perhaps millions
+    columns, counts = columns.select(used), counts[used]
     is_firm = columns.is_firm(problem)
     least = np.full(len(problem.regions), np.inf)
     for workload_id in demand.workload_ids:
-        mine = (columns.workload == ids.index(workload_id)) & (counts > 0)
+        mine = columns.workload == ids.index(workload_id)
         where, rate = columns.region[mine], columns.rate_req_per_s[mine]
         total = _by_region(problem, where, rate * counts[mine])
         if demand.survives_loss:
@@ -75,7 +77,8 @@ def trim(
     ``needed`` is the share of its demand each model must keep. An optimum has none to spare unless nodes are free; an
     answer within the gap may. The number of regions a model is whole in is kept up to its ``min_regions``.
     """
-    counts = counts.copy()
+    whole, used = counts, np.flatnonzero(counts > 0)
+    columns, counts = columns.select(used), counts[used]
     for demand in problem.demands:
         ids = {w for w, c in enumerate(problem.candidates) if c.workload_id in demand.workload_ids}
         mine = [i for i in np.flatnonzero(counts > 0) if int(columns.workload[i]) in ids]
@@ -89,7 +92,9 @@ def trim(
                 if per_region.sum() < goal or int((per_region > 0).sum()) < regions:
                     counts[i] += 1
                     break
-    return counts
+    trimmed = np.zeros_like(whole)
+    trimmed[used] = counts
+    return trimmed
 
 
 def start_up_usd(problem: AllocationProblem, columns: Columns, counts: NDArray[np.int64]) -> float:

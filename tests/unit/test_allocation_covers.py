@@ -196,3 +196,39 @@ def test_joining_regions_finds_the_best_split(increments: list[list[int]]) -> No
 def test_a_bundle_is_taken_at_most_once() -> None:
     f = kernels.cover_table(np.array([4]), np.array([10.0]), 8)
     assert kernels.add_bundle(f, 3, 1.0).tolist() == [0, 1, 1, 1, 10, 11, 11, 11, 20]
+
+
+def test_the_split_over_many_regions_is_that_of_trying_all() -> None:
+    rng = np.random.default_rng(0)
+    size = 48
+    for number in range(40):
+        regions = int(rng.integers(1, 7))
+        f = np.array(
+            [kernels.cover_table(rng.integers(1, 30, 5), rng.uniform(0.3, 3, 5), size) for _ in range(regions)]
+        )
+        if number % 7 == 0:
+            f[0, 1:] = np.inf
+        h = np.full(size + 1, np.inf)
+        h[0] = 0.0
+        for row in f:
+            out = h.copy()
+            for a, b in itertools.product(range(size + 1), range(1, size + 1)):
+                out[min(a + b, size)] = min(out[min(a + b, size)], h[a] + row[b])
+            h = out
+        least, split = kernels.split_many(f, 4)
+        assert least == pytest.approx(h[-1], abs=1e-12)
+        if math.isfinite(least):
+            assert split.sum() >= size
+            assert sum(f[r, k] for r, k in enumerate(split) if k) == pytest.approx(least, abs=1e-9)
+
+
+def test_a_mix_is_rounded_to_a_plan_within_the_supply(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no cover fits beside the others, what the LP mixes whole is kept and the rest bought from what is left."""
+    monkeypatch.setattr(solver, "best_of_pool", lambda *_: (None, math.inf))
+    monkeypatch.setattr(solver, "_DIVES", 0)
+    monkeypatch.setattr(solver, "close", lambda *arguments: arguments[7])
+    p = _medium(12, 12)
+    result = solve_covers(p, SolveLimits(gap=3e-3, time_s=60.0), allow_shortage=False)
+    assert result.instances
+    assert check_result(p, result) == []
+    assert result.gap < 0.2

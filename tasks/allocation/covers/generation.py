@@ -17,6 +17,7 @@ from tasks.allocation.covers.pricing import (
     dual_prices,
     lower_bound,
     quota_limits,
+    side_by_side,
 )
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
@@ -32,7 +33,7 @@ _QUIET, _QUIET_ROUNDS = 0.01, 4
 @dataclass(slots=True)
 class Generated:
     """What column generation leaves: the master with its covers, the best duals, the bound they give, the LP's value, the
-    models (by index) that the LP does not serve in full, and how many rounds it took."""
+    models (by index) that the LP does not serve in full, how many rounds it took, and the LP's shares of the covers."""
 
     master: Master
     duals: Duals
@@ -40,14 +41,15 @@ class Generated:
     value: float
     unserved: list[int]
     iterations: int
+    shares: NDArray[np.float64]
 
 
 def joint_bound(
-    problem: AllocationProblem, models: list[ModelBlocks], duals: Duals, grid: Grid
+    problem: AllocationProblem, models: list[ModelBlocks], duals: Duals, grid: Grid, threads: int = 1
 ) -> tuple[float, list[float]]:
     """A lower bound on any plan's cost: sum of the models' least costs at ``duals``, less duals x supply; and its parts."""
     prices = dual_prices(problem, duals.supply, duals.budget, duals.quota)
-    parts = [lower_bound(model, prices, grid) for model in models]
+    parts = side_by_side(lambda model: lower_bound(model, prices, grid), models, threads)
     return float(sum(parts)) - dual_value(problem, duals), parts
 
 
@@ -79,10 +81,10 @@ def generate(
         improved = False
         for weight in (_SMOOTHING, 0.0) if best is not None else (0.0,):
             at = duals if best is None or weight == 0.0 else _mixed(best, duals, weight)
-            here, _ = joint_bound(problem, models, at, grid)
+            here, _ = joint_bound(problem, models, at, grid, limits.threads)
             if here > bound:
                 bound, best = here, at
-            improved, least = _add_covers(problem, columns, master, models, at, duals, grid)
+            improved, least = _add_covers(problem, columns, master, models, at, duals, grid, limits.threads)
             if np.isfinite(least):
                 attainable = max(attainable, least - dual_value(problem, at))
             if improved:
@@ -93,7 +95,7 @@ def generate(
         if not improved or is_close or quiet >= _QUIET_ROUNDS or clock.is_past(0.5):
             break
     assert best is not None
-    return Generated(master, best, bound, value, _unserved(master, models, shares), taken)
+    return Generated(master, best, bound, value, _unserved(master, models, shares), taken, shares)
 
 
 def _unserved(master: Master, models: list[ModelBlocks], shares: NDArray[np.float64]) -> list[int]:
@@ -120,13 +122,14 @@ def _add_covers(
     at: Duals,
     duals: Duals,
     grid: Grid,
+    threads: int,
 ) -> tuple[bool, float]:
     """Add each model's cheap covers at ``at``; whether one of them improves the LP at its own ``duals``, and the sum of the
     models' least costs at ``at`` over the grid's covers (inf where a model has none)."""
     prices = dual_prices(problem, at.supply, at.budget, at.quota)
     improved, total = False, 0.0
-    for m, model in enumerate(models):
-        covers, least = cheap_covers(model, prices, grid)
+    priced = side_by_side(lambda model: cheap_covers(model, prices, grid), models, threads)
+    for m, (covers, least) in enumerate(priced):
         total += least
         for cover in covers:
             if master.add(m, cover):

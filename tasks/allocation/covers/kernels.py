@@ -154,6 +154,86 @@ def split_three(a: Floats, b: Floats, c: Floats, unit: int) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
+def split_many(f: Floats, unit: int) -> tuple[float, Ints]:
+    """min over k_1 + ... + k_n >= G of f[1, k_1] + ... + f[n, k_n], exact, and the k that reach it (0 where inf).
+
+    What a split costs above the best ratio of cost to steps anywhere is at most what the best split at whole cells costs
+    above it: steps, and sums of steps, that cost more above it than that are in no better split. A region's steps are taken
+    by rising excess, so that the rest of them is skipped at the first that is too much.
+    """
+    regions, size = f.shape[0], f.shape[1] - 1
+    best = _split_at_cells(f, unit)
+    split = np.zeros(regions, dtype=np.int64)
+    if not np.isfinite(best):
+        return best, split
+    ratio = best / size
+    for r in range(regions):
+        for k in range(1, size + 1):
+            ratio = min(ratio, f[r, k] / k)
+    slack = best - ratio * size
+    slack += 1e-9 * max(1.0, best)
+    h = np.full(size + 1, np.inf)
+    h[0] = 0.0
+    taken = np.zeros((regions, size + 1), dtype=np.int32)
+    source = np.zeros((regions, size + 1), dtype=np.int32)
+    for r in range(regions):
+        source[r] = np.arange(size + 1)
+        excess = f[r] - ratio * np.arange(size + 1)
+        steps = _useful_steps(f[r], excess, slack)
+        if len(steps) == 0:
+            continue
+        least = excess[steps[0]]
+        out = h.copy()
+        for a in range(size + 1):
+            above = h[a] - ratio * a
+            if not above + least <= slack:
+                continue
+            for k in steps:
+                if above + excess[k] > slack:
+                    break
+                to = min(a + k, size)
+                value = h[a] + f[r, k]
+                if value < out[to]:
+                    out[to], taken[r, to], source[r, to] = value, k, a
+        h = out
+    at = size
+    for r in range(regions - 1, -1, -1):
+        split[r] = taken[r, at]
+        at = source[r, at]
+    return h[size], split
+
+
+@numba.njit(cache=True, nogil=True)
+def _useful_steps(f: Floats, excess: Floats, slack: float) -> Ints:
+    """Steps whose excess is within ``slack``, by rising excess; of equal costs the last, which gives the most for them."""
+    size = len(f) - 1
+    useful = np.zeros(size + 1, dtype=np.bool_)
+    for k in range(1, size + 1):
+        useful[k] = excess[k] <= slack and (k == size or f[k + 1] > f[k])
+    steps = np.flatnonzero(useful)
+    return steps[np.argsort(excess[steps], kind="mergesort")]
+
+
+@numba.njit(cache=True, nogil=True)
+def _split_at_cells(f: Floats, unit: int) -> float:
+    """As :func:`split_many` with whole cells alone: from above."""
+    cells = (f.shape[1] - 1) // unit
+    h = np.full(cells + 1, np.inf)
+    h[0] = 0.0
+    for r in range(f.shape[0]):
+        out = h.copy()
+        for a in range(cells + 1):
+            if np.isfinite(h[a]):
+                for k in range(1, cells + 1):
+                    to = min(a + k, cells)
+                    out[to] = min(out[to], h[a] + f[r, k * unit])
+                    if a + k >= cells:
+                        break
+        h = out
+    return h[cells]
+
+
+@numba.njit(cache=True, nogil=True)
 def join_regions(present: Floats, regions: int, wanted: int) -> tuple[Floats, Ints, Ints]:
     """Least cost of at least k cells from all regions together, with a region counted when something runs there.
 

@@ -8,27 +8,40 @@ rounded down take four.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.allocation.column_kernels import used_configs
 from tasks.allocation.columns import RATE_TOLERANCE, Columns
 from tasks.allocation.covers import kernels
 from tasks.allocation.covers.tables import Below, Block, NodePrices, Table, table_above, table_below
 from tasks.allocation.types import AllocationProblem, ModelDemand
 
 Floats = NDArray[np.float64]
+T = TypeVar("T")
+# A grid is fine enough where the larger templates serve so much of the demand; else it is doubled up to so often.
+_LARGER, _COARSE_SHARE, _MOST_DOUBLINGS = 0.75, 0.05, 3
+_MANY_MODELS = 12
 
 
 @dataclass(frozen=True, slots=True)
 class ModelBlocks:
-    """A model's blocks, [region][phase], and the least number of regions it wants."""
+    """A model's blocks, [region][phase], and the least number of regions it wants. ``fineness``: how many times finer than
+    others its grid is, where many small instances serve it and rounding each would cost too much."""
 
     demand: ModelDemand
     blocks: tuple[tuple[Block, ...], ...]
     wanted: int
+    fineness: int = 1
+
+    def scaled(self, grid: Grid) -> Grid:
+        """``grid`` as fine as this model needs it."""
+        return Grid(grid.size * self.fineness, grid.unit * self.fineness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,35 +63,55 @@ class Grid:
 def model_blocks(problem: AllocationProblem, columns: Columns, share: float) -> list[ModelBlocks]:
     """The active models' blocks; shares are of ``share`` times the demand. A model without any block has none."""
     ids = {candidates.workload_id: w for w, candidates in enumerate(problem.candidates)}
+    place = columns.workload.astype(np.int64) * len(problem.regions) + columns.region
+    order = np.argsort(place, kind="stable")
+    first = np.searchsorted(place[order], np.arange(len(problem.candidates) * len(problem.regions) + 1))
+    firm = columns.is_firm(problem)
+
+    def block(workload: int, region: int) -> Block:
+        at = workload * len(problem.regions) + region
+        return _block(columns, order[first[at] : first[at + 1]], firm, demand, target)
+
     models = []
     for demand in sorted((d for d in problem.demands if d.planned_req_per_s > 0), key=lambda d: d.model):
         target = demand.planned_req_per_s * share * (1 - RATE_TOLERANCE)
         regions = []
         for region in sorted(demand.regions):
             r = problem.regions.index(region)
-            phases = [_block(problem, columns, demand, ids[w], r, target) for w in demand.workload_ids]
+            phases = [block(ids[w], r) for w in demand.workload_ids]
             if all(len(block.columns) for block in phases):
                 regions.append(tuple(phases))
-        models.append(ModelBlocks(demand, tuple(regions), max(demand.min_regions, 1)))
+        models.append(ModelBlocks(demand, tuple(regions), max(demand.min_regions, 1), _fineness(regions)))
     return models
 
 
+def _fineness(regions: list[tuple[Block, ...]]) -> int:
+    """By the share that the larger templates of the phase with the smallest ones serve."""
+    if not regions or any(block.is_split for phases in regions for block in phases):
+        return 1
+    larger = min(float(np.quantile(np.concatenate(phase), _LARGER)) for phase in _shares_by_phase(regions))
+    return int(2 ** min(max(round(math.log2(_COARSE_SHARE / larger)), 0), _MOST_DOUBLINGS))
+
+
+def _shares_by_phase(regions: list[tuple[Block, ...]]) -> Iterator[list[Floats]]:
+    for phases in zip(*regions, strict=True):
+        yield [block.share for block in phases]
+
+
 def _block(
-    problem: AllocationProblem, columns: Columns, demand: ModelDemand, workload: int, region: int, target: float
+    columns: Columns, rows: NDArray[np.intp], firm: NDArray[np.bool_], demand: ModelDemand, target: float
 ) -> Block:
-    rows = np.flatnonzero((columns.workload == workload) & (columns.region == region))
     rows = rows[np.argsort(-columns.rate_req_per_s[rows], kind="stable")]
     counts = columns.counts[rows]
-    width = max(1, int((counts > 0).sum(axis=1).max(initial=1)))
-    node = np.argsort(counts == 0, axis=1, kind="stable")[:, :width]
+    node, count = used_configs(counts)
     first = columns.pool[rows].astype(np.int64)[:, None] * counts.shape[1]  # its pool's place in the flattened arrays
     return Block(
         columns=rows,
         node=np.ascontiguousarray(first + node, dtype=np.int32),
-        count=np.ascontiguousarray(np.take_along_axis(counts, node, axis=1)),
+        count=count,
         share=columns.rate_req_per_s[rows] / target,
         running=np.minimum(columns.running[rows], columns.max_instances[rows]),
-        firm=columns.is_firm(problem)[rows],
+        firm=firm[rows],
         most=columns.max_instances[rows],
         demand=demand,
     )
@@ -86,14 +119,24 @@ def _block(
 
 def lower_bound(model: ModelBlocks, prices: NodePrices, grid: Grid) -> float:
     """No cover of the model costs less than this at ``prices``; inf if there is no cover."""
+    grid = model.scaled(grid)
     tables = [[table_below(block, prices, grid.size) for block in phases] for phases in model.blocks]
     return _least(model, [_together(row) for row in tables], [_least_presence(row) for row in tables], grid)
 
 
 def workload_lower_bound(model: ModelBlocks, phase: int, prices: NodePrices, grid: Grid) -> float:
     """As :func:`lower_bound` for one phase alone, wherever it runs."""
+    grid = model.scaled(grid)
     f = [table_below(phases[phase], prices, grid.size).f for phases in model.blocks]
     return _least(model, f, [0.0] * len(f), grid, wanted=1)
+
+
+def side_by_side(work: Callable[[ModelBlocks], T], models: Sequence[ModelBlocks], threads: int) -> list[T]:
+    """``work`` of every model, in order; on so many threads where they are many (most of it is compiled code)."""
+    if threads < 2 or len(models) < _MANY_MODELS:
+        return [work(model) for model in models]
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, models))
 
 
 def _together(tables: Sequence[Table | Below]) -> Floats:
@@ -118,8 +161,10 @@ def _least(model: ModelBlocks, f: list[Floats], presence: list[float], grid: Gri
         return float(kernels.split_two(f[0], f[1]))
     if wanted == 1 and len(f) == 3:
         return float(kernels.split_three(f[0], f[1], f[2], grid.unit))
+    if wanted == 1:
+        return float(kernels.split_many(np.array(f), grid.unit)[0])
     cells = np.array([kernels.coarse_lower(row, grid.unit) for row in f])
-    cells[:, 0] = presence if wanted > 1 else 0.0
+    cells[:, 0] = presence
     h, _, _ = kernels.join_regions(cells, len(f), wanted)
     return float(h[-1, wanted, -1])
 
@@ -132,17 +177,20 @@ def cheap_covers(model: ModelBlocks, prices: NodePrices, grid: Grid) -> tuple[li
     """
     if len(model.blocks) < model.wanted:
         return [], math.inf
+    grid = model.scaled(grid)
     tables = _tables_down(model, prices, grid)
-    cells = _cells_down(model, tables, grid)
-    last = cells.shape[1] - 1
-    h, taken, source = kernels.join_regions(cells, len(tables), model.wanted)
-    splits = []
-    if np.isfinite(h[-1, model.wanted, last]):
-        splits.append(_walk_regions(taken, source, model.wanted, last))
-    if model.wanted == 1 and len(tables) > 1:
-        alone = [one for one in range(len(tables)) if np.isfinite(cells[one, last])]
-        splits += [[last if r == one else -1 for r in range(len(tables))] for one in alone]
-    return [_cover(model, tables, split, grid) for split in splits], float(h[-1, model.wanted, last])
+    if model.wanted > 1:
+        cells = _cells_down(model, tables, grid)
+        h, taken, source = kernels.join_regions(cells, len(tables), model.wanted)
+        least = float(h[-1, model.wanted, -1])
+        splits = [_walk_regions(taken, source, model.wanted, cells.shape[1] - 1)] if math.isfinite(least) else []
+        return [_cover(model, tables, split, grid) for split in splits], least
+    f = np.array([_together(row) for row in tables])
+    least, split = kernels.split_many(f, grid.unit)
+    best = [[k or -1 for k in split.tolist()]] if math.isfinite(least) else []
+    alone = [one for one in range(len(tables)) if len(tables) > 1 and np.isfinite(f[one, -1])]
+    best += [[grid.size if r == one else -1 for r in range(len(tables))] for one in alone]
+    return [_cover(model, tables, split, Grid(grid.size, 1)) for split in best], float(least)
 
 
 def covers_at_levels(model: ModelBlocks, prices: NodePrices, grid: Grid, worth: Floats, level: float) -> list[Cover]:

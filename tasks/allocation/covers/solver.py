@@ -22,6 +22,7 @@ from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
+from tasks.allocation.covers.rounding import round_mix
 from tasks.allocation.formulation import Goal, Target
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import GoalOutcome, allocate, solve_goal
@@ -34,6 +35,7 @@ _SPLIT = 16384
 _FIXING, _FIXING_MANY = 2048, 1024
 _DIVING = 2048
 _DIVES, _DIVE_ABOVE, _DIVE_UNTIL = 6, 5e-3, 0.5
+_DIVE_MODELS = 16  # of more, a dive does not come far in its rounds
 _DIVE_ROUNDS = 1500  # pricings of one model over all dives
 _ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed ILP,
 _ILP_WORK = 400  # each of its ILPs with so many looks at 800 columns
@@ -67,7 +69,7 @@ def covers_goal(
     if found.bound > no_plan_costs_more(problem) * (1 + 1e-6):
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
     fine = _grid(_FINE, models)
-    bound = max(joint_bound(problem, models, found.duals, fine)[0], found.bound, 0.0)
+    bound = max(joint_bound(problem, models, found.duals, fine, limits.threads)[0], found.bound, 0.0)
     counts, upper = _first_plan(problem, columns, models, found, bound, limits, clock)
     if start is not None and objective_usd(problem, columns, start) < upper:
         counts, upper = start, objective_usd(problem, columns, start)
@@ -89,9 +91,11 @@ def _first_plan(
 ) -> tuple[NDArray[np.int64] | None, float]:
     """The best plan of the generated covers; where it is none or far from ``bound``, of those that dives add too."""
     counts, upper = best_of_pool(problem, columns, len(models), found.master, limits, clock)
+    if counts is None and not found.unserved:
+        counts, upper = round_mix(problem, columns, models, found, _grid(_DIVING, models))
     first: list[int] = []
     rounds = _DIVE_ROUNDS
-    for _ in range(0 if found.unserved else _DIVES):
+    for _ in range(0 if found.unserved or (counts is not None and len(models) > _DIVE_MODELS) else _DIVES):
         if counts is not None and relative_gap(upper, bound) <= max(limits.gap, _DIVE_ABOVE):
             break
         if rounds <= 0 or clock.is_past(_DIVE_UNTIL):
@@ -124,11 +128,12 @@ def _most_regions(models: list[ModelBlocks]) -> int:
 
 
 def _grid(size: int, models: list[ModelBlocks]) -> Grid:
-    """``size`` steps in cells of several where regions are joined; fewer steps and finer cells for many regions, fewer where
-    firm and spot are joined."""
+    """``size`` steps in cells of several where regions are joined; half and at most a quarter of the finest where regions are
+    many, fewer where firm and spot are joined."""
     if any(block.is_split for model in models for phases in model.blocks for block in phases):
         size = min(size, _SPLIT)
     if _most_regions(models) > _MANY_REGIONS:
-        size = min(size, 8192)
-        return Grid(size, max(1, size // (2 * _CELLS)))
+        size = min(size // 2, _FINE // 4)
+        is_spread = any(model.wanted > 1 for model in models)
+        return Grid(size, max(1, size // (2 * _CELLS if is_spread else _CELLS)))
     return Grid(size, max(1, size // _CELLS))
