@@ -216,7 +216,18 @@ def solve_mip(
     if fault:
         return MipOutcome(MipStatus.ERROR, None, math.inf, bound, note=fault)
     values = {variable.name: float(variable.varValue) for variable in variables}
-    return MipOutcome(status, values, float(pulp.value(problem.objective)), bound)
+    objective = float(pulp.value(problem.objective))
+    if start is not None and objective > raw.objective + ROW_TOLERANCE * max(1.0, abs(objective)):
+        # Where presolve alone finds the optimum, HiGHS gives its objective but the values of the start.
+        return solve_mip(
+            problem,
+            limits,
+            time_s=time_s,
+            good_enough=good_enough,
+            most_looks=most_looks,
+            clock=clock,
+        )
+    return MipOutcome(status, values, objective, bound)
 
 
 def _round_and_check(problem: pulp.LpProblem, variables: list[pulp.LpVariable], values: NDArray[np.float64]) -> str:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from allocation_cases import R1, R2, enumerate_plans, problem, random_problem, with_min_regions, workload
+from allocation_cases import R1, R2, enumerate_plans, problem, random_problem, ruled_problem, with_min_regions, workload
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -232,3 +232,11 @@ def test_a_mix_is_rounded_to_a_plan_within_the_supply(monkeypatch: pytest.Monkey
     assert result.instances
     assert check_result(p, result) == []
     assert result.gap < 0.2
+
+
+def test_an_optimum_found_before_the_search_is_not_lost_to_the_plan_it_began_with() -> None:
+    """HiGHS then returns the start's values: the ILP over this problem's columns begins at 20 and its optimum is 16."""
+    p = ruled_problem(1363)
+    covers, reference = solve_covers(p, EXACT), solve_ilp(p, EXACT)
+    assert (covers.objective_usd, reference.objective_usd) == (16.0, 16.0)
+    assert covers.status is SolveStatus.OPTIMAL
