@@ -9,7 +9,7 @@ from typing import Any
 
 import typer
 
-_WIDTH = 96
+_WIDTH = 82  # fits the page's column of code
 
 
 def command_reference() -> str:
