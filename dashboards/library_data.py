@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboards.lake import LakeReader, Row
-from warehouse.connect import sql_text
+from warehouse.catalog_store import sql_text
 
 # Marks in one chart: more cannot be told apart and take long to draw.
 MAX_POINTS = 3_000

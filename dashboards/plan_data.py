@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from dashboards.lake import LakeReader, Row
-from warehouse.connect import sql_text
+from warehouse.catalog_store import sql_text
 from warehouse.results import result_about
 
 # A course of more versions than this would be unreadable; the newest are shown.

@@ -89,7 +89,7 @@ class _Shell:
 
     def command(self, text: str) -> bool:
         """Obey a dot command; whether it ends the shell."""
-        from warehouse.connect import sql_text
+        from warehouse.catalog_store import sql_text
 
         name, _, given = text.partition(" ")
         given = given.strip().rstrip(";")

@@ -52,7 +52,7 @@ models:
     lengths: {input: 2048, output: 28}
     slo: {ttft_ms: 1500, tpot_ms: 60, percentile: 99}
 library: {n_max: 1, rho: 12, mode: cycle}
-policy: {headroom: start, interval_minutes: 60}
+policy: {headroom: start, interval_minutes: 60, guards: {cost_rise_pct: null, demand_factor: null}}
 availability: {default_nodes: 64}
 demand: {file: demand.csv}
 """

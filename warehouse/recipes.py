@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from warehouse.connect import sql_text
+from warehouse.catalog_store import sql_text
 
 _EXAMPLE = "'core'"
 

@@ -150,13 +150,8 @@ def test_a_killed_worker_takes_its_run_along_and_another_goes_on(served: Serve, 
         held = len(served.runs())
         announce_feed("demand", served.lake)
 
-        def waiting() -> list[psutil.Process]:
-            children = psutil.Process(before.worker_pid).children(recursive=True)
-            names = {str(run.id) for run in running(client)}
-            return [child for child in children if child.environ().get("PREFECT__FLOW_RUN_ID") in names]
-
-        served.wait(waiting)
-        lost = waiting()
+        lost: list[psutil.Process] = []
+        served.wait(lambda: lost or lost.extend(processes_of(before.worker_pid, running(client))))
         lost_id = lost[0].environ()["PREFECT__FLOW_RUN_ID"]
         os.kill(before.worker_pid, signal.SIGKILL)
         served.wait(lambda: not any(is_alive(child.pid) for child in lost))
@@ -168,6 +163,18 @@ def test_a_killed_worker_takes_its_run_along_and_another_goes_on(served: Serve, 
         assert {row[1] for row in served.runs()[held:]} == {"failed"}
     decided = len(served.runs("outcome IN ('unchanged', 'published')"))
     served.wait(lambda: len(served.runs("outcome IN ('unchanged', 'published')")) > decided)
+
+
+def processes_of(worker_pid: int, runs: list[Any]) -> list[psutil.Process]:
+    """Children of a worker that execute one of these runs."""
+    names, found = {str(run.id) for run in runs}, []
+    for child in psutil.Process(worker_pid).children(recursive=True):
+        try:
+            if child.environ().get("PREFECT__FLOW_RUN_ID") in names:
+                found.append(child)
+        except psutil.Error:
+            continue  # it has just ended
+    return found
 
 
 def running(client: Any) -> list[Any]:
