@@ -63,10 +63,13 @@ policy:
   demand_percentile: 95           # plan for this percentile of one-minute request counts; null plans for the mean
   init_minutes: 6                 # a new node serves nothing for so long ...
   interval_minutes: 60            # ... of the time between two plans
+  hysteresis_pct: 1               # the plan stays while it meets demand and no other saves more than so many %; null = never
   fleet_max_age_minutes: 120      # a fleet seen longer ago (`coral ingest fleet`) does not tell what runs
   # What waits for `coral plans approve`: rent up by more than so many %, capacity down by more than so many % beyond demand,
   # demand moved by more than this factor. null = never
   guards: {cost_rise_pct: 20, capacity_fall_pct: 30, demand_factor: 5}
+  # When `coral alerts` tells somebody: a gap above so many %, a fleet that differs from the plan for so many minutes
+  alerts: {gap_pct: 1, drift_minutes: 30}
 
 availability: {file: availability.csv, default_nodes: 8}   # nodes to assume where nothing is known
 quotas: {file: quotas.csv}

@@ -216,19 +216,29 @@ class GuardsSection(Section):
     demand_factor: Annotated[float, Within(1, 1_000_000)] | None = 5.0
 
 
+class AlertsSection(Section):
+    """When `coral alerts` tells somebody: a gap above ``gap_pct``; a plan that no run has confirmed for ``plan_age_minutes``
+    (null = three intervals); a fleet that differs for ``drift_minutes`` after the plan was published. null = never."""
+
+    gap_pct: Annotated[float, Within(0, 100)] | None = 1.0
+    plan_age_minutes: Annotated[float, Within(1, 525_600)] | None = None
+    drift_minutes: Annotated[float, Within(0, 525_600)] | None = 30.0
+
+
 class PolicySection(Section):
     """How to plan. ``headroom: auto`` = the largest use at which the chosen instances keep the SLO percentile under Poisson
     arrivals, by simulation; ``start`` = 0.8 of the rate for prefill, 0.9 for decode. ``demand_percentile``: of one-minute
     Poisson counts at the stated mean (null = plan for the mean). ``init_minutes`` of an ``interval_minutes`` long plan are
     lost on a new node. ``safety_percentile``: plan with rates that hold in that share of cases, given each rate's error
     (null = with the expected rates). ``measured_only``: use only rates that rest on measurements or fits to them.
-    ``launchable_only``: use only templates that stock engines launch. ``fleet_max_age_minutes``: a
-    fleet seen longer ago does not tell what runs. ``guards``: what a plan may not change unasked. ``max_spot_share``: at
-    most so much of what a model is served in a region may rest on spot; ``spot_interrupt_per_h``: how often a spot node is
-    taken back where its offer does not say, ``spot_recovery_minutes``: how long its instance is then down (null =
-    init_minutes). ``n_plus_one``: what a region serves of a model is still served without its largest instance, in each
-    phase. ``budget_usd_per_h``: the rent may not exceed it; where demand takes more, what it serves is shared out as in a
-    shortage."""
+    ``launchable_only``: use only templates that stock engines launch. ``hysteresis_pct``: the current plan stays while it
+    meets demand and no other saves more than so many % (null = whatever is best is published). ``fleet_max_age_minutes``: a
+    fleet seen longer ago does not tell what runs. ``guards``: what a plan may not change unasked. ``alerts``: when to tell
+    somebody. ``max_spot_share``: at most so much of what a model is served in a region may rest on spot;
+    ``spot_interrupt_per_h``: how often a spot node is taken back where its offer does not say, ``spot_recovery_minutes``: how
+    long its instance is then down (null = init_minutes). ``n_plus_one``: what a region serves of a model is still served
+    without its largest instance, in each phase. ``budget_usd_per_h``: the rent may not exceed it; where demand takes more,
+    what it serves is shared out as in a shortage."""
 
     shortage: Literal["uniform", "priority"] = "uniform"
     headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_words)] = AUTO_HEADROOM
@@ -243,8 +253,10 @@ class PolicySection(Section):
     safety_percentile: Percentile | None = None
     measured_only: Flag = False
     launchable_only: Flag = False
+    hysteresis_pct: Annotated[float, Within(0, 100)] | None = 1.0
     fleet_max_age_minutes: Annotated[float, Within(1, 525_600)] = 120.0
     guards: GuardsSection = GuardsSection()
+    alerts: AlertsSection = AlertsSection()
 
     @property
     def init_share(self) -> float:

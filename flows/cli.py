@@ -12,6 +12,7 @@ import typer
 
 from catalogs.errors import CoralError
 from flows import (
+    cli_alerts,
     cli_api,
     cli_catalog,
     cli_compare,
@@ -53,6 +54,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+cli_alerts.register(app)
 cli_api.register(app)
 cli_catalog.register(app)
 cli_compare.register(app)

@@ -85,5 +85,5 @@ def drift_lines(report: DriftReport) -> list[Line]:
     if report.rows_set_aside:
         lines.append(Line(f"  {report.rows_set_aside} rows of the fleet could not be read: more may run"))
     if not report.is_after_plan:
-        lines.append(Line(f"  seen before the plan became {plan.state.value}: observe the fleet again"))
+        lines.append(Line("  seen before the plan became current: observe the fleet again"))
     return lines

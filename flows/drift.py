@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DriftReport:
-    """``plan`` is the current one, in its state since ``plan_since``; the fleet was seen at ``observed_at``, and
+    """``plan`` is the current one, and has been since ``plan_since``; the fleet was seen at ``observed_at``, and
     ``rows_set_aside`` rows of it could not be read: where there are any, it may be larger than it looks."""
 
     plan: Plan
@@ -28,7 +28,7 @@ class DriftReport:
 
     @property
     def is_after_plan(self) -> bool:
-        """Whether the fleet was seen after the plan came into its state; before, a difference says nothing of it."""
+        """Whether the fleet was seen after the plan became current; before, a difference says nothing of it."""
         return self.observed_at >= self.plan_since
 
     def document(self) -> dict[str, Any]:
@@ -66,7 +66,7 @@ def find_report(lake: Lake, scenario_id: str) -> DriftReport | str:
     """The report, or what it lacks: ``plan`` or ``fleet``."""
     from warehouse import read
     from warehouse.feeds import observed_fleet
-    from warehouse.plan_states import state_since
+    from warehouse.plan_states import current_since
 
     plan = read.current_plan(lake, scenario_id)
     if plan is None:
@@ -75,7 +75,7 @@ def find_report(lake: Lake, scenario_id: str) -> DriftReport | str:
     if fleet is None:
         return "fleet"
     found = find_drift(plan, with_plan_ids(lake, fleet, plan))
-    since = state_since(lake, scenario_id, plan.plan_version)
+    since = current_since(lake, scenario_id, plan.plan_version)
     return DriftReport(plan, since, fleet.observed_at, fleet.rows_set_aside, found)
 
 
@@ -83,7 +83,7 @@ def note_what_runs(lake: Lake, scenario_id: str) -> str | None:
     """Record what the observed fleet says of the current plan: ``applied`` when it runs and nothing else does, ``partial``
     when part of it runs or has run. The new state; None where it is no news.
 
-    A fleet that was seen before the plan came into its state says nothing of it, nor one that was not read whole.
+    A fleet that was seen before the plan became current says nothing of it, nor one that was not read whole.
     """
     from warehouse.plan_states import mark_running
 

@@ -7,6 +7,7 @@ import signal
 import threading
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import CoralError, HeldError, LakeError, finding_lines
@@ -127,13 +128,15 @@ def _decide(
     from flows.planning_inputs import check_demand_known, planning_inputs
     from flows.restriction import restriction_notes
     from flows.running import what_runs
+    from flows.steady import keep_current
 
     check_demand_known(loaded, has_plan=last is not None)
     stop = threading.Event()
     with interrupt_sets(stop, signal.SIGTERM):
         with progress_stage(progress, "allocate"):
             inputs = planning_inputs(loaded, lake, library_id, what_runs(lake, library_id, loaded, last, now))
-            inputs, result, notes = choose(loaded, lake, library_id, inputs, stop)
+            kept = keep_current(loaded, lake, library_id, inputs, last, partial(solve, stop=stop))
+            inputs, result, notes = (*kept, ()) if kept else choose(loaded, lake, library_id, inputs, stop)
         with progress_stage(progress, "baselines"):
             baselines = _baselines(inputs.problem, result, stop)
             if not stop.is_set():

@@ -41,9 +41,18 @@ def _add_state_note(connection: duckdb.DuckDBPyConnection) -> None:
     connection.execute("ALTER TABLE main.plan_states ADD COLUMN IF NOT EXISTS note VARCHAR DEFAULT ''")
 
 
+def _only_new_tables(connection: duckdb.DuckDBPyConnection) -> None:
+    """4 -> 5: alerts, whose tables are made with all that are missing."""
+
+
 # Per schema version: what leads to the next one. Repeating a step must do no harm: a kill may come before the version is
 # written.
-_STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {1: _add_launch_tp, 2: _add_feeds, 3: _add_state_note}
+_STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {
+    1: _add_launch_tp,
+    2: _add_feeds,
+    3: _add_state_note,
+    4: _only_new_tables,
+}
 
 
 def migrate_lake(root: str | os.PathLike[str]) -> int:

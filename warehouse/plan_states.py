@@ -178,13 +178,15 @@ def last_applied(lake: Lake, scenario_id: str) -> int | None:
     return None if row is None else int(row[0])
 
 
-def state_since(lake: Lake, scenario_id: str, plan_version: int) -> datetime:
-    """Since when a version is in the state it is in."""
+def current_since(lake: Lake, scenario_id: str, plan_version: int) -> datetime:
+    """When a version that is or was current last became so."""
     row = lake.connection.execute(
-        "SELECT state_since FROM main.plans WHERE scenario_id = ? AND plan_version = ?", [scenario_id, plan_version]
+        """SELECT max(since) FROM main.plan_states
+        WHERE scenario_id = ? AND plan_version = ? AND state IN ('published', 'approved')""",
+        [scenario_id, plan_version],
     ).fetchone()
-    if row is None:
-        raise UnknownNameError("plan version", str(plan_version), (), where=f"scenario {scenario_id}")
+    if row is None or row[0] is None:
+        raise ValueError(f"version {plan_version} of {scenario_id} never was current")
     since: datetime = row[0]
     return since
 

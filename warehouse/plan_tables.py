@@ -119,6 +119,30 @@ PLAN_TABLES = (
         ),
     ),
     Table(
+        "alert_events",
+        "Alerts as events: each fires once and clears once",
+        (
+            key("event_id", "VARCHAR", "event; receivers tell repeats by it"),
+            Column("sequence", "BIGINT", "1, 2, ... in the order of events"),
+            Column("scenario_id", "VARCHAR", "scenario"),
+            Column("kind", "VARCHAR", "shortfall, gap, plan_age, stale_input, failed_run, drift or approval"),
+            Column("subject", "VARCHAR", "workload or input it is of; '' = the scenario"),
+            Column("event", "VARCHAR", "fired or cleared"),
+            Column("at", "TIMESTAMPTZ", "when", "UTC"),
+            Column("text", "VARCHAR", "what holds, or held"),
+        ),
+    ),
+    Table(
+        "alert_deliveries",
+        "Attempts to tell the webhook of an alert's event; the address is not kept",
+        (
+            key("event_id", "VARCHAR", "event"),
+            key("at", "TIMESTAMPTZ", "when", "UTC"),
+            Column("outcome", "VARCHAR", "claimed, delivered or failed"),
+            Column("detail", "VARCHAR", "the answer's status, or what went wrong"),
+        ),
+    ),
+    Table(
         "fleet",
         "Nodes seen running; all of a scenario's at each `observed_at`",
         (

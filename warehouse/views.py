@@ -215,6 +215,16 @@ VIEWS: tuple[View, ...] = (
         ("scenario_id", "plan_version"),
     ),
     View(
+        "alerts",
+        "Alerts with the event each has come to; open where that is fired",
+        """
+        SELECT *, event = 'fired' AS is_open FROM main.alert_events
+        QUALIFY row_number() OVER (PARTITION BY scenario_id, kind, subject ORDER BY sequence DESC) = 1""",
+        ("alert_events",),
+        (Column("is_open", "BOOLEAN", "it holds"),),
+        ("scenario_id", "kind", "subject"),
+    ),
+    View(
         "scenario_offers",
         "Machines for rent as the scenario's newest build or plan read them",
         _SCENARIO_OFFERS,

@@ -50,6 +50,8 @@ LOSSLESS: frozenset[str] = frozenset(
         "measured_only",  # a filter: the frontier is that of the templates it lets through
         "launchable_only",
         "guards",  # whether a plan is published at once, not what it may be
+        "alerts",  # whom to tell of a plan
+        "hysteresis_pct",  # whether the current plan stays; it is a candidate as it is
         "fleet_max_age_minutes",  # what counts as running; running templates stay candidates
     }
 )

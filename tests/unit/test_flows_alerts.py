@@ -1,0 +1,206 @@
+"""Alerts through lake and webhook: each fires once and clears once, whatever the webhook does; its address stays secret."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from warehouse_cases import new_lake, plan, run
+
+from catalogs.scenario_schema import PolicySection
+from flows.alerts import check_alerts
+from flows.cli_alerts import alert_lines
+from flows.webhook import Patience, send
+from tasks.allocation.watch import Alarm, AlarmKind
+from warehouse.alerts import AlertEvent, Delivery, claim_undelivered, list_alerts, record_deliveries, update_alerts
+from warehouse.connect import Lake
+from warehouse.plan_states import approve_plan
+from warehouse.plans import log_run, publish_plan
+from warehouse.records import RunLog, RunOutcome
+
+CANARY = "s3cret-canary"
+QUICK = Patience(attempts=2, timeout_s=0.3, pause_s=0.01, total_s=2.0)
+SCENARIO: Any = SimpleNamespace(id="core", policy=PolicySection(), takes_feeds=False)
+NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
+
+
+class Hook:
+    """A webhook on loopback that answers with the codes of ``answers``, then 200; 0 = it says nothing for a second."""
+
+    def __init__(self, *answers: int) -> None:
+        self.got: list[dict[str, Any]] = []
+        left = list(answers)
+        got = self.got
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                code = left.pop(0) if left else 200
+                if code == 0:
+                    time.sleep(1)
+                    return
+                if code == 200:
+                    got.append(document)
+                self.send_response(code)
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                return
+
+        self.server = HTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?token={CANARY}"
+        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def __enter__(self) -> Hook:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.server.shutdown()
+        self.server.server_close()
+
+
+def event(number: int = 1) -> AlertEvent:
+    return AlertEvent(f"e{number}", "core", "gap", "", "fired", NOW, "the gap is wide")
+
+
+@pytest.fixture
+def lake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Lake]:
+    for name in ("PREFECT_API_URL", "CORAL_WEBHOOK_URL", "CORAL_WEBHOOK_URL_BLOCK"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with new_lake(tmp_path) as opened:
+        yield opened
+
+
+def closed_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def test_a_webhook_gets_one_document_per_event() -> None:
+    with Hook() as hook:
+        assert send(hook.url, [event(1), event(2)], QUICK) == [
+            Delivery("e1", True, "HTTP 200"),
+            Delivery("e2", True, "HTTP 200"),
+        ]
+    assert [d["event_id"] for d in hook.got] == ["e1", "e2"]
+    assert hook.got[0]["text"] == "coral core: gap fired: the gap is wide"
+    assert hook.got[0]["at"] == "2026-11-30T12:00:00+00:00"
+
+
+def test_a_webhook_that_stumbles_is_tried_again_and_one_that_refuses_is_not() -> None:
+    with Hook(503, 200) as hook:
+        assert send(hook.url, [event()], QUICK)[0].is_delivered
+    with Hook(404, 200) as hook:
+        assert send(hook.url, [event()], QUICK) == [Delivery("e1", False, "HTTP 404")]
+        assert hook.got == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://127.0.0.1:{port}/x?token=" + CANARY, "no address " + CANARY, "ftp://x/" + CANARY, "http://[" + CANARY],
+)
+def test_no_webhook_fails_a_run_or_gives_its_address_away(url: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    found = send(url.format(port=closed_port()) + CANARY, [event(1), event(2)], QUICK)
+    assert [d.is_delivered for d in found] == [False, False]
+    assert found[1].detail.startswith("not tried")
+    assert CANARY not in repr(found) + caplog.text
+    with Hook() as hook:
+        send(hook.url, [event()], QUICK)
+    assert CANARY not in caplog.text
+
+
+def test_a_webhook_that_says_nothing_is_given_up() -> None:
+    with Hook(0, 0, 0) as hook:
+        started = time.monotonic()
+        assert send(hook.url, [event()], QUICK) == [Delivery("e1", False, "ReadTimeout")]
+        assert time.monotonic() - started < 5
+
+
+def test_each_alert_fires_once_and_clears_once(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    publish_plan(lake, plan(), run("r1"))
+    log_run(lake, run("r2"), RunLog(RunOutcome.FAILED))
+    now = datetime.now(UTC)
+    with Hook() as hook:
+        monkeypatch.setenv("CORAL_WEBHOOK_URL", hook.url)
+        for _ in range(3):
+            done = check_alerts(lake, SCENARIO, now, QUICK)
+        assert [(d["kind"], d["event"]) for d in hook.got] == [("shortfall", "fired"), ("failed_run", "fired")]
+        assert [e.kind for e in done.open] == ["shortfall", "failed_run"]
+        assert (done.new, done.delivered, done.undelivered) == ((), 0, 0)
+        publish_plan(lake, plan(instances=3).model_copy(update={"shortfalls": ()}), run("r3"), guards=("cost rises",))
+        for _ in range(2):
+            check_alerts(lake, SCENARIO, now, QUICK)
+        approve_plan(lake, "core", 2, by="ann")
+        for _ in range(2):
+            done = check_alerts(lake, SCENARIO, now, QUICK)
+    told = [(d["kind"], d["event"]) for d in hook.got[2:]]
+    assert told == [("failed_run", "cleared"), ("approval", "fired"), ("approval", "cleared"), ("shortfall", "cleared")]
+    assert done.open == ()
+    assert len({d["event_id"] for d in hook.got}) == 6
+    stored = (
+        lake.connection.execute("SELECT * FROM alert_events").fetchall()
+        + lake.connection.execute("SELECT * FROM alert_deliveries").fetchall()
+    )
+    printed = capfd.readouterr()
+    assert CANARY not in repr(stored) + repr(done) + printed.out + printed.err
+    files = [path.read_bytes() for path in lake.root.rglob("*") if path.is_file()]
+    assert not any(CANARY.encode() in content for content in files)
+
+
+def test_a_dead_webhook_is_told_later_in_order_and_only_of_news(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_plan(lake, plan(), run("r1"))
+    now = datetime.now(UTC)
+    monkeypatch.setenv("CORAL_WEBHOOK_URL", f"http://127.0.0.1:{closed_port()}/{CANARY}")
+    done = check_alerts(lake, SCENARIO, now, QUICK)
+    assert (len(done.new), done.delivered, done.undelivered) == (1, 0, 1)
+    assert "was not told of 1 events (ConnectError)" in done.notes[0]
+    publish_plan(lake, plan(instances=3).model_copy(update={"shortfalls": ()}), run("r2"))
+    with Hook() as hook:
+        monkeypatch.setenv("CORAL_WEBHOOK_URL", hook.url)
+        assert check_alerts(lake, SCENARIO, now + timedelta(minutes=1), QUICK).delivered == 2
+    assert [(d["kind"], d["event"]) for d in hook.got] == [("shortfall", "fired"), ("shortfall", "cleared")]
+    update_alerts(lake, "core", [Alarm(AlarmKind.GAP, "", "x")], now)
+    assert claim_undelivered(lake, now + timedelta(hours=25)) == []
+
+
+def test_a_block_that_cannot_be_read_does_not_fail_a_check(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish_plan(lake, plan(), run("r1"))
+
+    def fail(_: str) -> str:
+        raise ConnectionError(CANARY)
+
+    monkeypatch.setattr("flows.secrets.secret", fail)
+    done = check_alerts(lake, SCENARIO, datetime.now(UTC), QUICK)
+    assert done.notes == ("the webhook's address could not be read: ConnectionError",)
+
+
+def test_a_claimed_event_is_nobody_elses_until_it_has_failed_or_two_minutes_are_over(lake: Lake) -> None:
+    (fired,) = update_alerts(lake, "core", [Alarm(AlarmKind.GAP, "", "wide")], NOW)
+    assert update_alerts(lake, "core", [Alarm(AlarmKind.GAP, "", "wider")], NOW) == [], "the same alert, in other words"
+    assert claim_undelivered(lake, NOW) == [fired]
+    assert claim_undelivered(lake, NOW + timedelta(seconds=119)) == []
+    assert claim_undelivered(lake, NOW + timedelta(seconds=121)) == [fired], "its claimer has ended in silence"
+    record_deliveries(lake, [Delivery(fired.event_id, False, "HTTP 500")], NOW + timedelta(seconds=122))
+    assert claim_undelivered(lake, NOW + timedelta(seconds=123)) == [fired]
+    record_deliveries(lake, [Delivery(fired.event_id, True, "HTTP 200")], NOW + timedelta(seconds=124))
+    assert claim_undelivered(lake, NOW + timedelta(hours=1)) == []
+    assert [e.kind for e in list_alerts(lake)] == ["gap"]
+    assert alert_lines(list_alerts(lake))[1].text.split()[:3] == ["core", "gap", "fired"]
+    update_alerts(lake, "core", [], NOW + timedelta(minutes=3))
+    assert [e.event for e in list_alerts(lake, "core", history=True)] == ["fired", "cleared"]
+    assert alert_lines(list_alerts(lake))[0].text == "no alert is open"
