@@ -69,9 +69,9 @@ def check_after_run(lake_root: Path, scenario: str | Path) -> tuple[str, ...]:
 
 def max_ages_s(scenario: Scenario) -> Mapping[str, float]:
     """How old what is taken in may be, by input; nothing where a scenario takes in nothing."""
-    if not scenario.takes_feeds:
+    feeds = getattr(scenario, "feeds", None)
+    if feeds is None or not getattr(scenario, "takes_feeds", False):
         return {}
-    feeds = scenario.feeds
     return {
         "prices": feeds.prices_hours * 3600,
         "availability": feeds.availability_minutes * 60,

@@ -91,10 +91,13 @@ def gc(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Delete libraries that are nobody's current one and that no kept plan needs, and files that no library names.
+    """Delete libraries that are nobody's current one and that no kept plan needs, files that no library names, and what is
+    older than --keep-days of results that can be computed again and of logs: runs that published nothing, alerts that are
+    over, rejected rows, earlier states of the fleet.
 
-    A plan is kept while it holds, while it is its scenario's newest, and for --keep-days after it was superseded. Plans
-    and logs of runs themselves are never deleted. Earlier snapshots of the lake are forgotten.
+    A plan is kept while it is current, while it is its scenario's newest or last applied, and for --keep-days after it was
+    superseded, with what it was decided on. Plan versions themselves are never deleted. Earlier snapshots of the lake are
+    forgotten.
     """
     from warehouse.connect import Lake
     from warehouse.gc import collect_garbage, find_garbage
@@ -140,4 +143,5 @@ def _garbage_lines(garbage: Garbage, dry_run: bool) -> list[str]:
     size = f"{len(garbage.files)} files, {garbage.bytes / 2**20:,.1f} MiB"
     lines = [f"{verb} {len(garbage.libraries)} libraries and {size}; {kept}"]
     lines += [f"  library {name}" for name in garbage.libraries]
+    lines += [f"  {count:,} rows of {name}" for name, count in garbage.rows.items()]
     return lines + [f"  {name}" for name in garbage.files] if dry_run else lines

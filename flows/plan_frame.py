@@ -10,14 +10,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import CoralError
-from catalogs.ids import short_hash
 from catalogs.scenario_schema import PolicySection
 from catalogs.types import Basis, Market, Phase
 from flows.candidates import candidates, library_candidates
 from tasks.allocation.headroom import without_templates
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem, workload_candidates
 from tasks.allocation.types import AllocationProblem, ModelDemand, Pool, SharedQuota, Shortage, WorkloadCandidates
-from warehouse.results import find_result, write_result
+from warehouse.results import FRAMES, find_result, plan_result_id, write_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from tasks.allocation.plan import Plan
     from warehouse.connect import Lake
 
-KIND = "frames"
 _VERSION = 2
 
 
@@ -73,12 +71,12 @@ def frame_of(
 def keep_frame(root: Path, scenario_id: str, plan_version: int, frame: Mapping[str, Any]) -> None:
     """Keep the frame of a plan version, unless there is one: a version is decided once. Raises LakeError (disk full)."""
     if find_frame(root, scenario_id, plan_version) is None:
-        write_result(root, _name(scenario_id, plan_version), dict(frame), KIND)
+        write_result(root, plan_result_id(FRAMES, scenario_id, plan_version), dict(frame), FRAMES)
 
 
 def find_frame(root: Path, scenario_id: str, plan_version: int) -> dict[str, Any] | None:
     """The frame of a plan version; None where none was kept."""
-    found = find_result(root, _name(scenario_id, plan_version), KIND)
+    found = find_result(root, plan_result_id(FRAMES, scenario_id, plan_version), FRAMES)
     return found if isinstance(found, dict) and found.get("version") == _VERSION else None
 
 
@@ -155,7 +153,3 @@ def _retupled(value: Any) -> Any:
 
 def _workloads(frame: Mapping[str, Any]) -> list[WorkloadInput]:
     return [WorkloadInput(**{**row, "phase": Phase(row["phase"])}) for row in frame["workloads"]]
-
-
-def _name(scenario_id: str, plan_version: int) -> str:
-    return short_hash([KIND, scenario_id, plan_version])

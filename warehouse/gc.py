@@ -1,15 +1,17 @@
-"""What a lake no longer needs: libraries that nothing uses, and files that no library names.
+"""What a lake no longer needs: libraries that nothing uses, files that no library names, old results and old log rows.
 
 Kept are the current library of every key, one that was current or built within the days asked for, and what a kept plan
-needs: its library and the libraries that hold a template it runs. A plan is kept while it is not superseded, while it is
-its scenario's newest, and for the days asked for after it was superseded. Plan documents and logs of runs are never
-deleted, whatever becomes of the library they came from.
+needs: its library, the libraries that hold a template it runs, and what it was decided on (``frames/``). A plan is kept while
+it is not superseded, while it is its scenario's newest or the last one applied, and for the days asked for after it was
+superseded; what the fleet as last seen runs is kept too. Plan versions themselves are never deleted, nor runs that made one,
+whatever becomes of the library they came from. Other runs, alerts that are over, rejected rows and earlier states of the fleet
+go after the days asked for, and so do results that can be computed again (``why/``, ``headroom/``, ``simulations/``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -22,38 +24,61 @@ from warehouse.keys import KEY_FOLDER
 from warehouse.land import DAMAGED_FOLDER, remove_temporaries, shard_folder
 from warehouse.lock import write_lock
 from warehouse.records import ShardKind, utc_now
+from warehouse.results import FRAMES, SIMULATIONS, plan_result_id
+
+_KEPT_PLANS = """
+        SELECT scenario_id, plan_version, library_id FROM main.plans
+        LEFT JOIN (
+            SELECT scenario_id, arg_max(plan_version, since) AS applied FROM main.plan_states
+            WHERE state = 'applied' GROUP BY scenario_id
+        ) USING (scenario_id)
+        QUALIFY state <> 'superseded' OR state_since >= $cutoff OR plan_version = applied
+            OR plan_version = max(plan_version) OVER (PARTITION BY scenario_id)"""
+_LAST_SEEN = "SELECT scenario_id, max(observed_at) AS observed_at FROM main.fleet GROUP BY scenario_id"
 
 # Libraries that must stay; $cutoff = the moment before which things are old.
-_NEEDED = """
+_NEEDED = f"""
     WITH events AS (
         SELECT library_id, lead(since) OVER (PARTITION BY library_key ORDER BY sequence) AS until
         FROM main.current_libraries
-    ), kept_plans AS (
-        SELECT scenario_id, plan_version, library_id FROM main.plans
-        QUALIFY state <> 'superseded' OR state_since >= $cutoff
-            OR plan_version = max(plan_version) OVER (PARTITION BY scenario_id)
-    ), used_templates AS (
+    ), kept_plans AS ({_KEPT_PLANS}), used_templates AS (
         SELECT DISTINCT template_id FROM main.plan_instances JOIN kept_plans USING (scenario_id, plan_version)
+        UNION SELECT template_id FROM main.fleet JOIN ({_LAST_SEEN}) USING (scenario_id, observed_at)
     ), used_shards AS (
         SELECT DISTINCT shard_id FROM shards.solved_templates JOIN used_templates USING (template_id)
     )
     SELECT library_id FROM events WHERE until IS NULL OR until >= $cutoff
     UNION SELECT library_id FROM main.library_rows WHERE built_at >= $cutoff
     UNION SELECT library_id FROM kept_plans
-    UNION SELECT library_id FROM main.shards JOIN used_shards USING (shard_id)"""
+    UNION SELECT library_id FROM main.shards JOIN used_shards USING (shard_id)"""  # noqa: S608 - constants
+
+# Rows that only tell what was: per table, which of them go. The latest of their kind stay whatever their age.
+_OLD_ROWS = {
+    "allocation_runs": """logged_at < $cutoff AND outcome NOT IN ('published', 'held_for_approval') AND run_id NOT IN (
+        SELECT arg_max(run_id, (started_at, logged_at)) FROM main.allocation_runs GROUP BY scenario_id
+        UNION ALL SELECT arg_max(run_id, (started_at, logged_at)) FROM main.allocation_runs
+            WHERE outcome = 'unchanged' GROUP BY scenario_id)""",
+    "alert_events": '"at" < $cutoff AND event_id NOT IN (SELECT event_id FROM main.alerts WHERE is_open)',
+    "alert_deliveries": '"at" < $cutoff',
+    "rejects": "logged_at < $cutoff",
+    "fleet": f"observed_at < $cutoff AND (scenario_id, observed_at) NOT IN ({_LAST_SEEN})",
+}
+_RECOMPUTED = ("why", "headroom", SIMULATIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
     """What is not needed: ids of libraries, and files (relative to the lake's root) with their total size in ``bytes``.
 
-    ``kept_libraries`` stay. Temporary files of writers that have ended are removed as well, without being listed.
+    ``rows``: log rows, by table. ``kept_libraries`` stay. Temporary files of writers that have ended are removed as well,
+    without being listed.
     """
 
     libraries: tuple[str, ...]
     files: tuple[str, ...]
     bytes: int
     kept_libraries: tuple[str, ...]
+    rows: Mapping[str, int] = field(default_factory=dict)
 
 
 def find_garbage(lake: Lake, keep_days: float, now: datetime | None = None) -> Garbage:
@@ -65,9 +90,11 @@ def find_garbage(lake: Lake, keep_days: float, now: datetime | None = None) -> G
         needed = {name for (name,) in lake.connection.execute(_NEEDED, {"cutoff": cutoff}).fetchall()}
         libraries = {name for (name,) in lake.connection.execute("SELECT library_id FROM main.library_rows").fetchall()}
         dropped, kept = sorted(libraries - needed), sorted(libraries & needed)
-        files = sorted({*_files_of(lake.connection, dropped, kept), *_loose_files(lake, kept, cutoff)})
+        loose = {*_loose_files(lake, kept, cutoff), *_old_results(lake, cutoff)}
+        files = sorted({*_files_of(lake.connection, dropped, kept), *loose})
+        rows = {name: n for name, where in _OLD_ROWS.items() if (n := _count(lake, name, where, cutoff))}
     sizes = [(lake.root / name).stat().st_size for name in files if (lake.root / name).is_file()]
-    return Garbage(tuple(dropped), tuple(files), sum(sizes), tuple(kept))
+    return Garbage(tuple(dropped), tuple(files), sum(sizes), tuple(kept), rows)
 
 
 def collect_garbage(lake: Lake, keep_days: float, now: datetime | None = None) -> Garbage:
@@ -79,12 +106,16 @@ def collect_garbage(lake: Lake, keep_days: float, now: datetime | None = None) -
     """
     with write_lock(lake.root, "gc"), lake_errors(lake.root):
         garbage = find_garbage(lake, keep_days, now)
+        cutoff = (now or utc_now()) - timedelta(days=keep_days)
         connection = lake.connection
         # Small deletions would be kept in the catalog, and the file with them.
         connection.execute("SET ducklake_default_data_inlining_row_limit = 0")
-        if garbage.libraries:
-            with transaction(connection, f"gc: drop {len(garbage.libraries)} libraries"):
-                _delete_rows(connection, garbage.libraries)
+        if garbage.libraries or garbage.rows:
+            with transaction(connection, f"gc: drop {len(garbage.libraries)} libraries and old log rows"):
+                for name in garbage.rows:
+                    connection.execute(f"DELETE FROM main.{name} WHERE {_OLD_ROWS[name]}", {"cutoff": cutoff})  # noqa: S608
+                if garbage.libraries:
+                    _delete_rows(connection, garbage.libraries)
         connection.execute("CALL ducklake_expire_snapshots('lake', older_than => now() + INTERVAL 1 DAY)")
         _spare_files_in_use(lake)
         connection.execute("CALL ducklake_cleanup_old_files('lake', cleanup_all => true)")
@@ -131,6 +162,23 @@ def _loose_files(lake: Lake, kept: Sequence[str], cutoff: datetime) -> Iterator[
     for path in (lake.root / "prefect").glob("*/*.log"):
         if is_old(path):
             yield str(path.relative_to(lake.root))
+
+
+def _old_results(lake: Lake, cutoff: datetime) -> Iterator[str]:
+    """Old results that can be computed again, and what plans were decided on that are not kept."""
+    is_old = _older_than(cutoff)
+    kept = lake.connection.execute(_KEPT_PLANS, {"cutoff": cutoff}).fetchall()
+    frames = {plan_result_id(FRAMES, scenario_id, version) for scenario_id, version, _ in kept}
+    for kind in (FRAMES, *_RECOMPUTED):
+        for path in (lake.root / kind).glob("*"):
+            if is_old(path) and not (kind == FRAMES and path.name.split("-", 1)[0] in frames):
+                yield str(path.relative_to(lake.root))
+
+
+def _count(lake: Lake, table: str, where: str, cutoff: datetime) -> int:
+    sql = f"SELECT count(*) FROM main.{table} WHERE {where}"  # noqa: S608 - constants
+    row = lake.connection.execute(sql, {"cutoff": cutoff}).fetchone()
+    return 0 if row is None else int(row[0])
 
 
 def _older_than(cutoff: datetime) -> Callable[[Path], bool]:

@@ -14,11 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from catalogs.errors import LakeError
+from catalogs.ids import short_hash
 from warehouse.faults import disk_errors
 
-SIMULATIONS = "simulations"
+SIMULATIONS, FRAMES = "simulations", "frames"
 _ID = re.compile(r"^[0-9a-f]{8,64}$")
 _NAME_HASH_DIGITS = 16
+
+
+def plan_result_id(kind: str, scenario_id: str, plan_version: int) -> str:
+    """The id of a result of its kind that belongs to a plan version."""
+    return short_hash([kind, scenario_id, plan_version])
 
 
 def write_result(root: str | os.PathLike[str], result_id: str, document: Any, kind: str = SIMULATIONS) -> Path:

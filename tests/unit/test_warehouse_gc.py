@@ -10,12 +10,18 @@ import pytest
 from warehouse_cases import PHI, QWEN, land_frontier, land_profile, new_lake, register, run, template_id, templates
 from warehouse_cases import plan as example_plan
 
+from tasks.allocation.watch import Alarm, AlarmKind
+from warehouse.alerts import list_alerts, update_alerts
 from warehouse.connect import Lake
 from warehouse.gc import collect_garbage, find_garbage
 from warehouse.land import find_shard, read_landed, verify, write_shard
-from warehouse.plans import publish_plan
+from warehouse.plan_states import mark_running
+from warehouse.plans import log_run, publish_plan
 from warehouse.publish import register_library
-from warehouse.records import LandedShard, utc_now
+from warehouse.read import list_plans
+from warehouse.records import LandedShard, RunLog, RunOutcome, utc_now
+from warehouse.results import FRAMES, plan_result_id, write_result
+from warehouse.rows import insert
 from warehouse.sql import query
 
 LATER = timedelta(days=40)
@@ -151,3 +157,60 @@ def test_frontiers_go_with_their_library(tmp_path: Path) -> None:
             assert rows == [("f_new",)], table
         assert lake.connection.execute("SELECT DISTINCT library_id FROM template_frontier").fetchall() == [("new",)]
     assert [path.name.split("-")[0] for path in (tmp_path / "shards/frontier_rows").glob("*.parquet")] == ["f_new"]
+
+
+def aged(path: Path) -> Path:
+    os.utime(path, (0, 0))
+    return path
+
+
+def test_old_results_go_but_what_kept_plans_were_decided_on_stays(tmp_path: Path) -> None:
+    with new_lake(tmp_path) as lake:
+        for n in (1, 2, 3):
+            publish_plan(lake, example_plan(instances=n), run(f"r{n}"))
+        mark_running(lake, "core", 1, is_whole=True, by="x")  # superseded, but the last one that was applied
+        frames = {
+            v: aged(write_result(tmp_path, plan_result_id(FRAMES, "core", v), {"v": v}, FRAMES)) for v in (1, 2, 3)
+        }
+        old = [aged(write_result(tmp_path, "0" * 16, {}, kind)) for kind in ("why", "headroom", "simulations")]
+        new = write_result(tmp_path, "1" * 16, {}, "headroom")
+        assert find_garbage(lake, 30).files == tuple(sorted(str(p.relative_to(tmp_path)) for p in old))
+        collect_garbage(lake, 0, utc_now() + LATER)
+        assert [v for v, path in frames.items() if path.exists()] == [1, 3]
+        assert not any(path.exists() for path in (*old, new))
+        assert [p.plan_version for p in list_plans(lake, "core")] == [3, 2, 1]
+
+
+def test_old_log_rows_go_but_the_latest_of_their_kind_stay(tmp_path: Path) -> None:
+    with new_lake(tmp_path) as lake:
+        publish_plan(lake, example_plan(), run("r1"))
+        for n in range(2, 6):
+            publish_plan(lake, example_plan(), run(f"r{n}"))
+        log_run(lake, run("r6"), RunLog(RunOutcome.FAILED))
+        update_alerts(lake, "core", [Alarm(AlarmKind.GAP, "", "a"), Alarm(AlarmKind.DRIFT, "", "b")], utc_now())
+        update_alerts(lake, "core", [Alarm(AlarmKind.DRIFT, "", "b")], utc_now())
+        common = {"scenario_id": "core", "region": "r", "node_config": "L4x1", "market": "on_demand", "template_id": ""}
+        common |= {"nodes": 1, "failed_nodes": 0, "ingest_id": ""}
+        with lake.write("observe") as connection:
+            insert(connection, "fleet", [common | {"observed_at": utc_now() + timedelta(seconds=n)} for n in range(3)])
+        assert find_garbage(lake, 30).rows == {}
+        found = collect_garbage(lake, 30, utc_now() + LATER)
+        assert found.rows == {"allocation_runs": 3, "alert_events": 2, "fleet": 2}
+        left = lake.connection.execute("SELECT run_id FROM allocation_runs ORDER BY 1").fetchall()
+        assert left == [("r1",), ("r5",), ("r6",)], "what made a version, what last confirmed it, and the last of all"
+        assert [e.kind for e in list_alerts(lake)] == ["drift"]
+        assert find_garbage(lake, 30, utc_now() + LATER).rows == {}
+
+
+def test_what_the_fleet_runs_keeps_its_library(tmp_path: Path) -> None:
+    with three_libraries(tmp_path) as lake:
+        row = {"scenario_id": "core", "region": "r", "node_config": "L40Sx4", "market": "on_demand", "nodes": 1}
+        row |= {
+            "template_id": template_id("old", COMBINATION),
+            "failed_nodes": 0,
+            "ingest_id": "",
+            "observed_at": utc_now(),
+        }
+        with lake.write("observe") as connection:
+            insert(connection, "fleet", [row])
+        assert collect_garbage(lake, 30, utc_now() + LATER).libraries == ("mid",)
