@@ -115,7 +115,7 @@ def test_allocate_writes_nothing_unless_told_to(folder: Path) -> None:
 
 def test_more_demand_is_a_new_version_and_diff_says_what_to_add(folder: Path) -> None:
     rewrite(folder / "my/demand.csv", "09:00:00Z,8", "09:00:00Z,80")
-    done = coral("allocate", "-s", SCENARIO, "--publish", cwd=folder)
+    done = coral("allocate", "-s", SCENARIO, "--publish", "--approve", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert versions(folder) == [2, 1]
     assert "demand of qwen3-8b" in done.stdout
@@ -150,7 +150,7 @@ def test_bad_input_leaves_what_was_published(folder: Path, file: str, old: str, 
 
 def test_a_bad_row_is_set_aside_told_and_kept_with_its_reason(folder: Path) -> None:
     rewrite(folder / "my/offers.csv", "on_demand,2.10", "on_demand,-2.10")
-    done = coral("plan", "-s", SCENARIO, cwd=folder)
+    done = coral("plan", "-s", SCENARIO, "--approve", cwd=folder)
     assert done.returncode == 0, done.stderr
     told = [
         line for line in done.stderr.splitlines() if line.startswith("set aside: offers.csv, row 1, price_usd_per_h")
@@ -172,7 +172,7 @@ def test_unknown_demand_holds_the_last_plan_and_exits_5(folder: Path) -> None:
 
 def test_a_shortfall_is_published_explained_and_exits_4(folder: Path) -> None:
     rewrite(folder / "my/demand.csv", "09:00:00Z,8", "09:00:00Z,8000")
-    done = coral("plan", "-s", SCENARIO, cwd=folder)
+    done = coral("plan", "-s", SCENARIO, "--approve", cwd=folder)
     assert done.returncode == 4, done.stderr
     assert "DEMAND NOT MET" in done.stdout
     assert "binding: " in done.stdout
