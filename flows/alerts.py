@@ -68,15 +68,14 @@ def check_after_run(lake_root: Path, scenario: str | Path) -> tuple[str, ...]:
 
 
 def max_ages_s(scenario: Scenario) -> Mapping[str, float]:
-    """How old what is taken in may be, by input; nothing where a scenario takes in nothing."""
-    feeds = getattr(scenario, "feeds", None)
-    if feeds is None or not getattr(scenario, "takes_feeds", False):
-        return {}
-    return {
-        "prices": feeds.prices_hours * 3600,
-        "availability": feeds.availability_minutes * 60,
-        "demand": feeds.demand_minutes * 60,
+    """How old what is taken in may be, by input; inputs that are not taken in have no limit."""
+    feeds = scenario.feeds
+    limits = {
+        "prices": (scenario.offers.feed, feeds.prices_hours * 3600),
+        "availability": (scenario.availability.feed, feeds.availability_minutes * 60),
+        "demand": (scenario.demand and scenario.demand.feed, feeds.demand_minutes * 60),
     }
+    return {name: limit_s for name, (feed, limit_s) in limits.items() if feed}
 
 
 def _tell_webhook(lake: Lake, now: datetime, patience: Patience) -> tuple[int, int, list[str]]:

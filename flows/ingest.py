@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from catalogs.errors import CoralError, Finding, InputError
 from catalogs.ids import short_hash
 from catalogs.lake_feeds import FeedKind
+from flows.drift import note_what_runs
 from flows.feed_events import feed_changed
 from flows.feeds import load_with_feeds
 
@@ -84,9 +85,12 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
         with Lake.open(request.lake_root) as lake:
             read = _reader(request.kind)(request, loaded, lake, now)
             result = _record(lake, request, loaded, read, digest, now)
+            state = note_what_runs(lake, loaded.scenario.id) if request.kind is FeedKind.FLEET else None
     except InputError as error:
         _log_refused(request, loaded, digest, error, now)
         raise
+    if state is not None:
+        result = replace(result, notes=(*result.notes, f"the current plan is {state}"))
     if result.record.n_changed and (told := feed_changed(request.lake_root, result.record)):
         return replace(result, notes=(*result.notes, told))
     return result

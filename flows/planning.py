@@ -78,13 +78,18 @@ def allocate(
     publishes nothing. StoppedError where there is none yet; a second signal interrupts at once.
     """
     from catalogs.scenario import load_scenario
+    from flows.alerts import check_after_run
 
     if not publish:
         return _allocate(settings, progress, None)
     request = request or RunRequest()
     # Inputs are read once it is this run's turn: here only the name is of use.
     with allocation_turn(settings.lake_root, load_scenario(settings.scenario).scenario.id, request):
-        return _allocate(settings, progress, request)
+        try:
+            return _allocate(settings, progress, request)
+        finally:
+            for line in check_after_run(settings.lake_root, settings.scenario):
+                progress.message(line)
 
 
 def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest | None) -> AllocationOutcome:

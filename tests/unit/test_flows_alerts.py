@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 from warehouse_cases import new_lake, plan, run
 
-from catalogs.scenario_schema import PolicySection
-from flows.alerts import check_alerts
+from catalogs.scenario_schema import FeedsSection, PolicySection
+from flows.alerts import check_alerts, max_ages_s
 from flows.cli_alerts import alert_lines
 from flows.webhook import Patience, send
 from tasks.allocation.watch import Alarm, AlarmKind
@@ -30,7 +30,10 @@ from warehouse.records import RunLog, RunOutcome
 
 CANARY = "s3cret-canary"
 QUICK = Patience(attempts=2, timeout_s=0.3, pause_s=0.01, total_s=2.0)
-SCENARIO: Any = SimpleNamespace(id="core", policy=PolicySection(), takes_feeds=False)
+NO_FEED = SimpleNamespace(feed=None)
+SCENARIO: Any = SimpleNamespace(
+    id="core", policy=PolicySection(), feeds=FeedsSection(), offers=NO_FEED, availability=NO_FEED, demand=None
+)
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
 
 
@@ -204,3 +207,10 @@ def test_a_claimed_event_is_nobody_elses_until_it_has_failed_or_two_minutes_are_
     update_alerts(lake, "core", [], NOW + timedelta(minutes=3))
     assert [e.event for e in list_alerts(lake, "core", history=True)] == ["fired", "cleared"]
     assert alert_lines(list_alerts(lake))[0].text == "no alert is open"
+
+
+def test_only_what_is_taken_in_can_be_stale() -> None:
+    assert max_ages_s(SCENARIO) == {}
+    feed = SimpleNamespace(feed="lake")
+    taken: Any = SimpleNamespace(offers=feed, availability=NO_FEED, demand=feed, feeds=FeedsSection(prices_hours=2))
+    assert max_ages_s(taken) == {"prices": 7200.0, "demand": 10_800.0}
