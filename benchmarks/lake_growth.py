@@ -73,7 +73,7 @@ def plan_of(number: int, instances: int = 12) -> Plan:
         "homo_greedy_usd_per_h": 90.0,
     }
     inputs = {"hash": "inputs", "price_as_of": "2026-11-30", "library_id": "lib"}
-    lists = {"workloads": [], "shortfalls": [], "warnings": []}
+    lists: dict[str, list[Any]] = {"workloads": [], "shortfalls": [], "warnings": []}
     return Plan.model_validate(
         {**head, **lists, "inputs": inputs, "baselines": baselines, "instances": rows, "offers": [offer]}
     )

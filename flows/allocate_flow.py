@@ -17,6 +17,7 @@ from prefect.states import Completed
 
 from catalogs.errors import CoralError, HeldError
 from catalogs.scenario import load_scenario
+from flows.alerts import check_after_run
 from flows.cli_progress import LineProgress
 from flows.planning import plan_scenario
 from flows.publication import announce, announce_undecided
@@ -70,6 +71,8 @@ def allocate_flow(
     except BaseException as error:
         _log(settings.lake_root, scenario_id, request, started, error)
         announce_undecided("failed", scenario_id, str(error) or type(error).__name__)
+        for line in check_after_run(settings.lake_root, scenario):
+            LineProgress().message(line)
         raise
     announce(outcome, settings.lake_root)
     return Completed(name=_STATE_NAMES[outcome.run_outcome or "unchanged"], message=outcome.text)
