@@ -13,6 +13,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from catalogs.types import Market
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.closing import close
@@ -70,6 +71,8 @@ def covers_goal(
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
     fine = _grid(_FINE, models)
     bound = max(joint_bound(problem, models, found.duals, fine, limits.threads)[0], found.bound, 0.0)
+    if start is None:
+        start = _on_demand_alone(problem, columns, models, goal, target, limits, clock)
     counts, upper = _first_plan(problem, columns, models, found, bound, limits, clock)
     if start is not None and objective_usd(problem, columns, start) < upper:
         counts, upper = start, objective_usd(problem, columns, start)
@@ -78,6 +81,29 @@ def covers_goal(
         return GoalOutcome(MipStatus.OPTIMAL, counts, upper, best.bound)
     fixing = _FIXING if _most_regions(models) <= _MANY_REGIONS else _FIXING_MANY
     return close(problem, columns, models, target, found.duals, fine, fixing, best, limits, clock)
+
+
+def _on_demand_alone(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    goal: Goal,
+    target: Target,
+    limits: SolveLimits,
+    clock: Clock,
+) -> NDArray[np.int64] | None:
+    """A plan on demand alone, where other markets and N+1 act together: covers that compete for a few owned nodes, or leave
+    spot idle, may not fit together at all. None where there is no such plan, or it is not wanted."""
+    bought = np.array([pool.market is Market.ON_DEMAND for pool in problem.pools], dtype=np.bool_)[columns.pool]
+    if bought.all() or not any(model.demand.survives_loss for model in models):
+        return None
+    rows = np.flatnonzero(bought)
+    found = covers_goal(problem, columns.select(rows), goal, target, limits, clock)
+    if found.counts is None:
+        return None
+    counts = np.zeros(len(columns), dtype=np.int64)
+    counts[rows] = found.counts
+    return counts
 
 
 def _first_plan(
