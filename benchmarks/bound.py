@@ -1,6 +1,6 @@
 """Checks on small random problems that the covers solver's bound is never above the true optimum, and its optimum the ILP's.
 
-    python benchmarks/bound.py                     # 500 problems, about two minutes of one core
+    python benchmarks/bound.py                     # 500 problems, about twenty seconds of one core
     python benchmarks/bound.py --problems 2000 --first-seed 5000
 
 Problems have kept instances, budgets, quotas, several regions, supplies from none to ample; half of them the further rules

@@ -99,6 +99,8 @@ def allocate(
 ) -> None:
     """Choose what to rent from the library that is built, and print the plan. Writes nothing without --publish.
 
+    Ctrl-C ends the search: the best plan so far is printed and not published, exit code 130.
+
     Exits with 4 when the demand cannot be met, with 5 when nothing was decided because an input is unknown, or when the plan
     waits for approval because a guard rail holds it.
     """
