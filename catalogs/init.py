@@ -74,6 +74,8 @@ policy:
 availability: {file: availability.csv, default_nodes: 8}   # nodes to assume where nothing is known
 quotas: {file: quotas.csv}
 demand: {file: demand.csv}
+# Instead of files, what `coral ingest` takes in: offers.feed, availability.feed, demand.feed: lake; and how old it may be:
+# feeds: {prices_hours: 48, availability_minutes: 120, demand_minutes: 180, on_stale: warn}      # or hold the last plan
 # efficiency: {file: efficiency.csv}    # factors of your own GPUs; `coral profiles fit --out efficiency.csv` makes them
 # profiles: {file: measured.csv}        # node rates that you measured; `coral profiles add rates.csv` checks and adds them
 # calibration: {file: calibration.csv}  # de-ratings from `vllm bench serve`; `coral profiles add bench.json` adds them

@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
-from catalogs.feeds import DemandWindow
 from catalogs.types import Availability, Lengths, Market, Offer
+
+if TYPE_CHECKING:
+    from catalogs.feeds import DemandWindow  # which needs the whole catalog
 
 
 class FeedKind(StrEnum):

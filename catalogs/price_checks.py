@@ -19,8 +19,8 @@ from catalogs.price_feeds import OfferKey, PriceFile, PriceRow, offer_key
 from catalogs.types import Market, Offer
 
 # Most that a price may differ from the last one of the machine, and from the median per GPU, either way.
-CHANGE_FACTOR = {Market.ON_DEMAND: 2.0, Market.SPOT: 4.0, Market.OWNED: 4.0}
-MEDIAN_FACTOR = {Market.ON_DEMAND: 5.0, Market.SPOT: 10.0, Market.OWNED: 20.0}
+CHANGE_FACTOR = {Market.ON_DEMAND: 2.0, Market.SPOT: 4.0}
+MEDIAN_FACTOR = {Market.ON_DEMAND: 5.0, Market.SPOT: 10.0}
 # Own prices of a file are a yardstick from so many on, where nothing else is known of a GPU.
 _LEAST_FOR_MEDIAN = 3
 # Share of a region's offers that may be gone from one snapshot to the next.

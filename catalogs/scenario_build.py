@@ -147,7 +147,10 @@ class _Builder:
         self.known_regions |= known
         for index, region in enumerate(section.regions):
             if region not in known:
-                self.unknown(("offers", "regions", index), region, "region", known)
+                remedy = close_matches_remedy(region, known)
+                if section.feed is not None:
+                    remedy += " Or take in its prices first: `coral ingest prices FILE`"
+                self.fault(("offers", "regions", index), region, "unknown region", remedy)
             if region in section.regions[:index]:
                 self.fault(("offers", "regions", index), region, "is there twice", "keep one")
         for provider in section.discount_pct:

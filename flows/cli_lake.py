@@ -97,7 +97,7 @@ def gc(
 
     A plan is kept while it is current, while it is its scenario's newest or last applied, and for --keep-days after it was
     superseded, with what it was decided on. Plan versions themselves are never deleted. Earlier snapshots of the lake are
-    forgotten.
+    forgotten. What feeds told before --keep-days goes, but for the last word on each and a year of demand.
     """
     from warehouse.connect import Lake
     from warehouse.gc import collect_garbage, find_garbage

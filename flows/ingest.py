@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from catalogs.errors import CoralError, Finding, InputError
 from catalogs.ids import short_hash
 from catalogs.lake_feeds import FeedKind
+from catalogs.scenario import LoadedScenario, load_scenario
 from flows.drift import note_what_runs
 from flows.feed_events import feed_changed
 from flows.feeds import load_with_feeds
 
 if TYPE_CHECKING:
-    from catalogs.scenario import LoadedScenario
     from warehouse.connect import Lake
     from warehouse.ingest import FeedContent
     from warehouse.records import IngestRecord, Reject
@@ -79,7 +79,7 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     from warehouse.connect import Lake
 
     now = now or datetime.now(UTC)
-    loaded = load_with_feeds(request.scenario, request.lake_root, now)
+    loaded = _load(request, now)
     digest = _digest(request.file)
     try:
         with Lake.open(request.lake_root) as lake:
@@ -94,6 +94,14 @@ def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
     if result.record.n_changed and (told := feed_changed(request.lake_root, result.record)):
         return replace(result, notes=(*result.notes, told))
     return result
+
+
+def _load(request: IngestRequest, now: datetime) -> LoadedScenario:
+    """The scenario with its feeds, or as it is before the first prices of a region were taken in."""
+    try:
+        return load_with_feeds(request.scenario, request.lake_root, now)
+    except InputError:
+        return load_scenario(request.scenario, now)
 
 
 def _reader(kind: FeedKind) -> Callable[[IngestRequest, LoadedScenario, Lake, datetime], Reading]:

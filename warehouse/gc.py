@@ -6,6 +6,7 @@ it is not superseded, while it is its scenario's newest or the last one applied,
 superseded; what the fleet as last seen runs is kept too. Plan versions themselves are never deleted, nor runs that made one,
 whatever becomes of the library they came from. Other runs, alerts that are over, rejected rows and earlier states of the fleet
 go after the days asked for, and so do results that can be computed again (``why/``, ``headroom/``, ``simulations/``).
+What feeds told before those days goes, but for the last word on everything (:mod:`warehouse.feed_gc`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import duckdb
 from warehouse.catalog_faults import lake_errors
 from warehouse.catalog_store import store_of
 from warehouse.connect import Lake, transaction
+from warehouse.feed_gc import OLD_FEED_ROWS
 from warehouse.keys import KEY_FOLDER
 from warehouse.land import DAMAGED_FOLDER, remove_temporaries, shard_folder
 from warehouse.lock import write_lock
@@ -62,6 +64,7 @@ _OLD_ROWS = {
     "alert_deliveries": '"at" < $cutoff',
     "rejects": "logged_at < $cutoff",
     "fleet": f"observed_at < $cutoff AND (scenario_id, observed_at) NOT IN ({_LAST_SEEN})",
+    **OLD_FEED_ROWS,
 }
 _RECOMPUTED = ("why", "headroom", SIMULATIONS)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from warehouse_cases import new_lake
 
-from catalogs.errors import HeldError, LakeError
+from catalogs.errors import HeldError, InputError, LakeError
 from catalogs.scenario import LoadedScenario, load_scenario
 from catalogs.types import Basis
 from flows import cli, feed_events, ingest, planning
@@ -142,13 +142,15 @@ class TestPrices:
         found = loaded()
         got = [price(found, config) for config in ("L40Sx1", "L4x1", "L4x4")]
         assert got == pytest.approx([1.8, 0.72, 4.23]), "what was known stays, what is sound is new"
-        rejects = query(Path(".coral"), "SELECT file, row, column, value, reason FROM rejects ORDER BY row").to_pylist()
+        rejects = query(
+            Path(".coral"), 'SELECT file, row, "column", value, reason FROM rejects ORDER BY row'
+        ).to_pylist()
         assert [(r["file"], r["row"], r["column"], r["value"]) for r in rejects] == [
             ("aws_vms.csv", 1, "Price", "20"),
             ("aws_vms.csv", 2, "Price", "-1"),
         ]
         assert run("ingest", "prices", "aws_vms.csv", "-s", "mine.yaml", "--confirm")[0] == 0
-        assert price(loaded(), "L40Sx1") == 18.0
+        assert price(loaded(), "L40Sx1") == pytest.approx(18)
 
     def test_the_same_file_again_is_nothing_new(self, run: Run) -> None:
         run("ingest", "prices", vms(), "-s", "mine.yaml")
@@ -168,6 +170,16 @@ class TestPrices:
         assert run("ingest", "prices", "none.csv", "-s", "mine.yaml")[0] == 2
         future = run("ingest", "prices", "aws_vms.csv", "-s", "mine.yaml", "--as-of", "2090-01-01T00:00:00Z")
         assert (future[0], "in the future" in future[2]) == (2, True)
+
+    def test_a_region_that_only_a_feed_knows(self, run: Run) -> None:
+        Path("mine.yaml").write_text(SCENARIO.format(id="mine", more="").replace(EAST, "lambda/us-west-2"))
+        with pytest.raises(InputError, match="coral ingest prices"):
+            loaded()
+        Path("lambda.csv").write_text(VMS.format(price=2.0).replace("us-east-2", "us-west-2"))
+        assert run("ingest", "prices", "lambda.csv", "-s", "mine.yaml")[0] == 0
+        offer = loaded().best_offer("lambda/us-west-2", "L40Sx1")
+        assert offer is not None
+        assert offer.price_usd_per_h == 2.0
 
     def test_ages_warn_or_hold(self, run: Run) -> None:
         run("ingest", "prices", vms(hours=50), "-s", "mine.yaml")
@@ -277,8 +289,9 @@ class TestDemand:
 def test_who_listens_hears_of_news_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[str, str]] = []
     monkeypatch.setattr(ingest, "feed_changed", lambda root, record: heard.append((record.kind, record.scenario_id)))
+    file = vms()
     for _ in range(2):
-        run("ingest", "prices", vms(), "-s", "mine.yaml")
+        run("ingest", "prices", file, "-s", "mine.yaml")
     run("ingest", "demand", demand_file((1, "many")), "-s", "mine.yaml")
     assert heard == [("prices", "mine")]
     assert callable(feed_events.feed_changed)
@@ -290,5 +303,5 @@ def test_a_lock_that_is_held_leaves_everything(run: Run, monkeypatch: pytest.Mon
     monkeypatch.setenv("CORAL_LOCK_TIMEOUT_S", "0.1")
     with write_lock(Path(".coral").resolve(), "another writer"):
         code, _, err = run("ingest", "prices", vms(), "-s", "mine.yaml")
-    assert (code, "another writer" in err) == (LakeError.exit_code, True)
+    assert (code, "locked" in err) == (LakeError.exit_code, True)
     assert query(Path(".coral"), "SELECT count(*) AS n FROM ingests").to_pylist() == [{"n": 0}]

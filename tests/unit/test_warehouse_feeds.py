@@ -21,6 +21,7 @@ from warehouse.feeds import (
     observed_fleet,
     price_snapshots,
 )
+from warehouse.gc import collect_garbage
 from warehouse.ingest import FeedContent, FleetObservation, record_ingest
 from warehouse.records import IngestRecord, Reject
 
@@ -176,3 +177,30 @@ def test_a_file_without_a_good_row_is_logged_with_its_rejects_once(lake: Lake) -
     known = last_ingest(lake, "mine", FeedKind.PRICES)
     assert known is not None
     assert known.observed_at == NOON
+
+
+def test_gc_keeps_the_last_word_on_everything(lake: Lake) -> None:
+    def seen(hours: float, nodes: int) -> Availability:
+        when = (NOON + timedelta(hours=hours)).isoformat()
+        return Availability(EAST, "L40Sx1", Market.ON_DEMAND, when, nodes, Basis.FEED)
+
+    def node(nodes: int) -> FleetNodes:
+        return FleetNodes(EAST, "L40Sx1", Market.ON_DEMAND, "", nodes)
+
+    for number in range(3):
+        at = NOON + timedelta(hours=number)
+        told = FeedContent(
+            prices=[snapshot(price("g6e.xlarge", 2.0 + number), hours=number, sequence=number)],
+            availability=[seen(number, number)],
+            demand=[DemandObservation("m", at - timedelta(days=400 * (number == 0)), 3600, number)],
+            fleet=[FleetObservation(at, (node(number),))],
+        )
+        reject = Reject("f", 1, "c", "v", "why", "do")
+        record_ingest(lake, record(FeedKind.FLEET, f"c{number}", at), told, [reject], at=at)
+    before = price_snapshots(lake, "mine"), latest_availability(lake, "mine"), observed_fleet(lake, "mine")
+    collect_garbage(lake, 0, NOON + timedelta(hours=5))
+    after = price_snapshots(lake, "mine"), latest_availability(lake, "mine"), observed_fleet(lake, "mine")
+    assert after == before
+    tables = ("price_snapshots", "price_sets", "availability_observations", "fleet", "ingests", "rejects")
+    assert [count(lake, table) for table in tables] == [1, 1, 1, 1, 1, 0]
+    assert [window.req_per_s for window in demand_history(lake, "mine")["m"]] == [1, 2]
