@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,7 +67,7 @@ class Reading:
     n_rejected: int = 0
     notes: tuple[str, ...] = ()
     unit: str = "rows"
-    options: tuple[str, ...] = field(default=())
+    options: tuple[str, ...] = ()
 
 
 def ingest(request: IngestRequest, now: datetime | None = None) -> IngestResult:
