@@ -23,7 +23,7 @@ from flows.planning import plan_scenario
 from flows.publication import announce, announce_undecided
 from flows.secrets import load_secrets
 from flows.settings import BuildSettings, lake_root_of
-from flows.turn import RunRequest, SupersededError, log_undecided
+from flows.turn import RunRequest, SupersededError, log_undecided, undecided_outcome
 
 FLOW_NAME = "allocate"
 _STATE_NAMES = {
@@ -31,6 +31,7 @@ _STATE_NAMES = {
     "unchanged": "Unchanged",
     "superseded": "Superseded",
     "held_unknown_demand": "Held",
+    "held_stale": "HeldStale",
     "held_for_approval": "HeldForApproval",
 }
 
@@ -63,9 +64,9 @@ def allocate_flow(
         if outcome.is_interrupted:
             raise CoralError(outcome.text)
     except HeldError as error:
-        # Unknown demand was logged where the lake was open.
-        is_new = isinstance(error, SupersededError)
-        kind = _log(settings.lake_root, scenario_id, request, started, error) if is_new else "held_unknown_demand"
+        if isinstance(error, SupersededError):  # others were logged where the lake was open
+            _log(settings.lake_root, scenario_id, request, started, error)
+        kind = undecided_outcome(error).value
         announce_undecided(kind, scenario_id, str(error))
         return Completed(name=_STATE_NAMES[kind], message=str(error))
     except BaseException as error:
@@ -78,14 +79,15 @@ def allocate_flow(
     return Completed(name=_STATE_NAMES[outcome.run_outcome or "unchanged"], message=outcome.text)
 
 
-def _log(lake_root: Path, scenario_id: str | None, request: RunRequest, started: datetime, error: BaseException) -> str:
-    """Log a run that decided nothing; its outcome. What keeps it from being logged must not hide why it decided nothing."""
+def _log(
+    lake_root: Path, scenario_id: str | None, request: RunRequest, started: datetime, error: BaseException
+) -> None:
+    """Log a run that decided nothing. What keeps it from being logged must not hide why it decided nothing."""
     from warehouse.connect import Lake
 
     try:
         if scenario_id is not None and Lake.exists(lake_root):
             with Lake.open(lake_root, create=False) as lake:
-                return log_undecided(lake, scenario_id, request, started, error)
+                log_undecided(lake, scenario_id, request, started, error)
     except CoralError as unlogged:
         LineProgress().message(f"the run could not be logged in the lake: {unlogged}")
-    return "superseded" if isinstance(error, SupersededError) else "failed"

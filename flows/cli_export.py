@@ -49,7 +49,8 @@ def export(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder to write; replaced as a whole.")],
     to: Annotated[list[Target], typer.Option("--to", help="What to export for; may be given again.")],
     plan: Annotated[
-        int | None, typer.Option("--plan", metavar="N", help="Plan version. [default: the latest]", show_default=False)
+        int | None,
+        typer.Option("--plan", metavar="N", help="Plan version. [default: the current one]", show_default=False),
     ] = None,
     diff: Annotated[
         int | None, typer.Option("--diff", metavar="M", help="Version that runs now: say what to add, keep and drain.")

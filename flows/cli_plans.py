@@ -72,7 +72,7 @@ def plan_schema() -> None:
 
 def plan_picture(
     version: Annotated[
-        int | None, typer.Argument(metavar="VERSION", help="Plan version. [default: the latest]")
+        int | None, typer.Argument(metavar="VERSION", help="Plan version. [default: the current one]")
     ] = None,
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     lake: LakeOption = None,

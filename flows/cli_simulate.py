@@ -42,7 +42,7 @@ def simulate(
     scenario: ScenarioOption = DEFAULT_SCENARIO,
     lake: LakeOption = None,
     plan: Annotated[
-        int | None, typer.Option("--plan", metavar="VERSION", help="Published plan. [default: the latest]")
+        int | None, typer.Option("--plan", metavar="VERSION", help="Published plan. [default: the current one]")
     ] = None,
     trace: Annotated[
         list[str] | None,

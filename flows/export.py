@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ExportSettings:
-    """One call of ``coral export``. ``plan_version`` None = the latest; ``from_plan_version``: what runs now.
+    """One call of ``coral export``. ``plan_version`` None = the current one; ``from_plan_version``: what runs now.
     ``engine_version`` None = the one the plan was made for, else the newest known. ``checkpoints``: MODEL=REPOSITORY."""
 
     scenario: str

@@ -237,11 +237,14 @@ def read_fleet(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now: 
     read, at = read_fleet_file(request.file, loaded.catalog, *_names(loaded), now)
     held: tuple[Finding, ...] = ()
     observations = [FleetObservation(moment, nodes) for moment, nodes in sorted(at.items())]
+    moment = request.as_of
     if read.rows_seen == 0:
         reason = "has no row: it says that nothing runs"
         remedy = "if that is right, ingest it again with --confirm; the last fleet known stays till then"
         if request.is_confirmed:
-            observations = [FleetObservation(request.as_of or now, ())]
+            # The same heading says it of another moment each time: it is another observation, though not another file.
+            moment = request.as_of or now
+            observations = [FleetObservation(moment, ())]
         else:
             held = (Finding(request.file.name, 0, "", "", reason, remedy),)
     notes = []
@@ -256,5 +259,5 @@ def read_fleet(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now: 
         read.rejects,
         len(_rows_of(read.rejects)),
         tuple(notes),
-        options=(request.as_of.isoformat() if request.as_of else "",),
+        options=(moment.isoformat() if moment else "",),
     )

@@ -273,7 +273,8 @@ def plan_document(
         warnings=(),
         meta=PlanMeta(
             scenario_id=loaded.scenario.id,
-            plan_version=(last.plan_version if last else 0) + 1,
+            # After a rollback the current version is not the newest.
+            plan_version=read.newest_version(lake, loaded.scenario.id) + 1,
             state=PlanState.DRAFT,
             created_at=now.isoformat(),
             reason="",

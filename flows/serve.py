@@ -85,9 +85,15 @@ def served(settings: ServeSettings) -> list[Served]:
         every = interval if settings.every_minutes is None else settings.every_minutes
         window = settings.window_minutes or (interval if settings.cron else every)
         path = Path(name)
+        where = str(path.resolve()) if path.exists() else name
+        if scenario.id in items and items[scenario.id].scenario != where:
+            raise CoralError(
+                f"{items[scenario.id].scenario} and {where} are both called {scenario.id}: one lake holds one of them",
+                remedy="give one of them another id",
+            )
         items[scenario.id] = Served(
             scenario.id,
-            str(path.resolve()) if path.exists() else name,
+            where,
             every,
             window,
             settings.cron,

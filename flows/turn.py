@@ -20,6 +20,7 @@ from catalogs.errors import HeldError, StaleError
 
 if TYPE_CHECKING:
     from warehouse.connect import Lake
+    from warehouse.records import RunOutcome
 
 
 class SupersededError(HeldError):
@@ -95,17 +96,24 @@ def _refuse_covered(lake_root: Path, scenario_id: str, request: RunRequest) -> N
         )
 
 
+def undecided_outcome(error: BaseException) -> RunOutcome:
+    """What a run that ended with ``error`` is logged and announced as."""
+    from warehouse.records import RunOutcome
+
+    if isinstance(error, SupersededError):
+        return RunOutcome.SUPERSEDED
+    if isinstance(error, StaleError):
+        return RunOutcome.HELD_STALE
+    return RunOutcome.HELD_UNKNOWN_DEMAND if isinstance(error, HeldError) else RunOutcome.FAILED
+
+
 def log_undecided(lake: Lake, scenario_id: str, request: RunRequest, started: datetime, error: BaseException) -> str:
     """Log a run that decided nothing as held, superseded or failed, by its ``error``; the outcome. The last plan stays."""
     from warehouse.plans import log_run
     from warehouse.read import current_version
-    from warehouse.records import AllocationRun, RunLog, RunOutcome
+    from warehouse.records import AllocationRun, RunLog
 
-    outcome = RunOutcome.FAILED
-    if isinstance(error, SupersededError):
-        outcome = RunOutcome.SUPERSEDED
-    elif isinstance(error, HeldError):
-        outcome = RunOutcome.HELD_STALE if isinstance(error, StaleError) else RunOutcome.HELD_UNKNOWN_DEMAND
+    outcome = undecided_outcome(error)
     lines = str(error).strip().splitlines()
     note = lines[0] if lines else type(error).__name__
     run = AllocationRun(run_id=request.run_id, scenario_id=scenario_id, started_at=started, note=note)

@@ -170,6 +170,12 @@ def current_version(lake: Lake, scenario_id: str) -> int | None:
     return int(rows[0][0]) if rows else None
 
 
+def newest_version(lake: Lake, scenario_id: str) -> int:
+    """The highest version that was ever given out, current or not; 0 before the first."""
+    sql = "SELECT coalesce(max(plan_version), 0) FROM main.plan_rows WHERE scenario_id = ?"
+    return int(_rows(lake, sql, [scenario_id])[0][0])
+
+
 def plan_version(lake: Lake, scenario_id: str, version: int) -> Plan:
     """A plan version, current or not. Raises UnknownNameError, naming the versions there are."""
     rows = _rows(

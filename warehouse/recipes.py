@@ -78,13 +78,13 @@ GROUP BY w.model, w.phase, q.percentile
 ORDER BY w.model, w.phase, q.percentile""",
     ),
     Recipe(
-        "What the newest plan runs, and where",
+        "What the current plan runs, and where",
         """\
 SELECT i.region, i.workload_id, i.combination_id, i.instances, i.instances * i.throughput_tok_per_s AS tok_per_s,
     i.instances * i.cost_usd_per_h AS usd_per_h
 FROM plan_instances i
-WHERE i.scenario_id = 'core'
-    AND i.plan_version = (SELECT max(plan_version) FROM plans WHERE scenario_id = 'core')
+JOIN plans p USING (scenario_id, plan_version)
+WHERE i.scenario_id = 'core' AND p.is_current
 ORDER BY usd_per_h DESC""",
     ),
     Recipe(

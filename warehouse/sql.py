@@ -223,7 +223,9 @@ def _check_functions(parsed: Any) -> None:
         if name in _REFUSED_FUNCTIONS:
             raise SqlError(f"the function {name} is not allowed here", remedy="leave it out")
     for node in _nodes(parsed):
-        if node.get("type") == "BASE_TABLE" and METADATA in (node.get("catalog_name"), node.get("schema_name")):
+        # Names are told apart without regard to case.
+        places = {str(node.get(part, "")).lower() for part in ("catalog_name", "schema_name")}
+        if node.get("type") == "BASE_TABLE" and METADATA in places:
             # With a catalog in PostgreSQL this would lead to whatever else its user may read there.
             raise SqlError("the catalog's own tables are not for reading", remedy="list the lake's with SHOW TABLES")
         if node.get("type") == "TABLE_FUNCTION":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from catalogs.ids import parse_combination_id
-from catalogs.types import Phase
+from catalogs.types import Market, Phase
 from tasks.exports.types import Group, Launch
 
 _REL = 1e-9
@@ -91,14 +91,14 @@ def replica_bounds(launch: Launch) -> list[dict[str, Any]]:
     """Per group: between which numbers of instances an autoscaler may move it, the others staying as planned.
 
     ``min``: the fewest that still serve the planned demand at the planned headroom, at least 1 (all, where the plan falls
-    short). ``max``: as many as the nodes that can be had in the region allow beside what the plan rents.
+    short). ``max``: as many as the nodes that can be had in the region's market allow beside what the plan rents.
     ``target_tok_per_s``: load of one instance at which the headroom is used up.
     """
     workloads = {row.workload_id: row for row in launch.plan.workloads}
     short = {row.workload_id for row in launch.plan.shortfalls}
-    spare: dict[tuple[str, str], int] = {}
+    spare: dict[tuple[str, Market, str], int] = {}
     for offer in launch.plan.offers:
-        spare[offer.region, offer.node_config] = max(offer.availability_nodes - offer.nodes, 0)
+        spare[offer.region, offer.market, offer.node_config] = max(offer.availability_nodes - offer.nodes, 0)
     bounds = []
     for group in launch.groups:
         row, workload = group.row, workloads[group.row.workload_id]
@@ -106,7 +106,7 @@ def replica_bounds(launch: Launch) -> list[dict[str, Any]]:
         slack = 0.0 if row.workload_id in short else workload.supplied_tok_per_s - workload.planned_tok_per_s
         fewer = min(max(math.floor(slack / one + _REL), 0), row.instances - 1)
         nodes = parse_combination_id(row.combination_id)
-        more = min(spare.get((row.region, config), 0) // count for config, count in nodes.items())
+        more = min(spare.get((row.region, row.market, config), 0) // count for config, count in nodes.items())
         bounds.append(
             {
                 "group": group.name,

@@ -80,7 +80,7 @@ def test_rates_of_homogeneous_against_mixed(root: Path) -> None:
 
 
 def test_what_the_plan_runs(root: Path) -> None:
-    rows = answer(root, "What the newest plan runs")
+    rows = answer(root, "What the current plan runs")
     assert [(row[0], row[2], row[3]) for row in rows] == [("aws/us-east-2", "L40Sx4*1", 3)]
     assert [row[4:] for row in rows] == [(3 * 1234.5, 24.0)]
 

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -316,6 +317,15 @@ def test_replica_bounds_by_hand() -> None:
     assert [row["target_tok_per_s"] for row in bounds] == [16_000.0, 800.0, 400.0]
     more = replica_bounds(launch(MIXED | {"instances": 6}))  # 4,800 of 2,800: 2,000 / 800 = 2 can go
     assert (more[0]["planned"], more[0]["min"]) == (6, 4)
+
+
+@pytest.mark.parametrize("spare_spot", [0, 5])
+def test_what_another_market_has_to_spare_makes_no_replicas(spare_spot: int) -> None:
+    held = launch(INSIDE, INSIDE | {"market": "on_demand"})
+    spare = {"spot": spare_spot, "on_demand": 2}
+    offers = tuple(o.model_copy(update={"availability_nodes": o.nodes + spare[o.market]}) for o in held.plan.offers)
+    bounds = replica_bounds(replace(held, plan=held.plan.model_copy(update={"offers": offers})))
+    assert [row["max"] for row in bounds] == [3 + spare[group.row.market] for group in held.groups]
 
 
 def test_changes_keep_what_both_plans_launch(files: dict[str, str]) -> None:

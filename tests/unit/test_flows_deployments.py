@@ -42,6 +42,16 @@ def test_both_run_the_same_flow_in_the_same_pool(stated: dict[str, Any], ours: A
     assert set(ours.parameters) <= known
 
 
+def test_two_scenarios_of_one_name_are_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    folder.mkdir()
+    shipped = ROOT / "catalogs/data/scenarios/core.yaml"
+    (folder / "scenario.yaml").write_text(shipped.read_text())
+    with pytest.raises(CoralError, match="are both called core"):
+        served(ServeSettings(("core", str(folder)), tmp_path))
+    assert len(served(ServeSettings(("core", "core"), tmp_path))) == 1
+
+
 def test_both_react_to_a_changed_feed_alike(stated: dict[str, Any], ours: Any) -> None:
     from prefect.events import DeploymentEventTrigger
 

@@ -132,4 +132,7 @@ def test_drift_says_what_is_unknown_and_what_differs(lake: Lake) -> None:
         "2",
         "-1",
     ]
-    assert text[3] == "  2 of 3 planned nodes run"
+    assert text[3:] == ["  2 of 3 planned nodes run"]
+    assert note_what_runs(lake, "core") == "partial"
+    after = drift_lines(drift_report(lake, "core"))
+    assert [line.text for line in after][3:] == text[3:], "what the fleet said of the plan makes it no older"

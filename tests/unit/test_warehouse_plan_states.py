@@ -23,7 +23,7 @@ from warehouse.plan_states import (
 )
 from warehouse.plan_tables import CURRENT_STATES
 from warehouse.plans import publish_plan
-from warehouse.read import current_plan, list_plans, plan_version
+from warehouse.read import current_plan, list_plans, newest_version, plan_version
 from warehouse.records import RunOutcome
 
 WHY = ("cost rises by 50%", "capacity falls")
@@ -106,6 +106,7 @@ def test_rollback_makes_an_earlier_version_current_and_says_what_it_replaced(lak
     assert plan_version(lake, "core", 1).instances[0].instances == 1
     mark_running(lake, "core", 1, is_whole=True, by="fleet")
     assert is_rolled_back(lake, "core"), "that it runs does not make it the planner's choice"
+    assert newest_version(lake, "core") == 4, "not the current one"
     assert publish_plan(lake, plan(instances=3), run("r5", base=1), guards=WHY).plan_version == 5, "numbers go on"
     approve_plan(lake, "core", 5, by="ann")
     assert not is_rolled_back(lake, "core")
