@@ -101,13 +101,16 @@ def allocate(
 
     Ctrl-C ends the search: the best plan so far is printed and not published, exit code 130.
 
-    Exits with 4 when the demand cannot be met, with 5 when nothing was decided because an input is unknown, or when the plan
-    waits for approval because a guard rail holds it.
+    Exits with 4 when the demand cannot be met, with 5 when nothing was decided because an input is unknown or stale or the
+    run came too late, or when the plan waits for approval because a guard rail holds it.
     """
+    from catalogs.errors import CoralError
     from flows import planning
     from flows.cli_progress import show_progress
     from flows.turn import RunRequest
 
+    if approve and not publish:
+        raise CoralError("--approve approves what is published", remedy="add --publish, or leave --approve out")
     settings = _settings(scenario, lake, mode, Solver.EXACT, None, None)
     settings = _with_policy(settings, safety, measured_only, launchable_only)
     with show_progress() as progress:
@@ -131,8 +134,9 @@ def plan(
 ) -> None:
     """Build the library if needed, allocate, publish, and print the plan: the main job in one command.
 
-    An unchanged decision publishes nothing. Exits with 4 when the demand cannot be met, with 5 when the plan waits for
-    approval because a guard rail holds it.
+    An unchanged decision publishes nothing. Exits with 4 when the demand cannot be met, with 5 when nothing was
+    decided because an input is unknown or stale or the run came too late, or when the plan waits for approval because a guard
+    rail holds it.
     """
     from flows import planning
     from flows.cli_progress import show_progress

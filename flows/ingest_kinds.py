@@ -26,6 +26,14 @@ def _rows_of(findings: Iterable[Finding]) -> set[int]:
     return {finding.row for finding in findings if finding.row}
 
 
+def _refuse_future(what: str, observed_at: datetime, now: datetime) -> None:
+    if observed_at > now + timedelta(minutes=5):
+        raise CoralError(
+            f"the {what} would be of {observed_at:%Y-%m-%d %H:%M} UTC, which is in the future",
+            remedy="give --as-of with the moment of what was seen",
+        )
+
+
 def read_prices(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now: datetime) -> Reading:
     """Prices as of the moment asked for, else when the file was written; judged against the last ones in the lake."""
     from catalogs.price_checks import judge_prices
@@ -33,11 +41,7 @@ def read_prices(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
     from warehouse.feeds import price_snapshots
 
     observed_at = request.as_of or datetime.fromtimestamp(request.file.stat().st_mtime, UTC).replace(microsecond=0)
-    if observed_at > now + timedelta(minutes=5):
-        raise CoralError(
-            f"the prices would be of {observed_at:%Y-%m-%d %H:%M} UTC, which is in the future",
-            remedy="give --as-of with the moment they were seen",
-        )
+    _refuse_future("prices", observed_at, now)
     last = price_snapshots(lake, loaded.scenario.id)
     read = read_price_file(request.file, loaded.catalog, request.provider, observed_at, now)
     judged = judge_prices(read, last, loaded.catalog, observed_at, is_confirmed=request.is_confirmed)
@@ -244,6 +248,7 @@ def read_fleet(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now: 
         if request.is_confirmed:
             # The same heading says it of another moment each time: it is another observation, though not another file.
             moment = request.as_of or now
+            _refuse_future("fleet", moment, now)
             observations = [FleetObservation(moment, ())]
         else:
             held = (Finding(request.file.name, 0, "", "", reason, remedy),)

@@ -170,6 +170,8 @@ class _Writer:
             given = [
                 {name: plain(getattr(row, name)) for name in row.__dataclass_fields__} for row in observation.nodes
             ]
+            if not given:
+                self.changed += self.has_seen_nodes(observation.observed_at)
             shown = self.connection.execute(
                 f"""SELECT {", ".join(FleetNodes.__dataclass_fields__)} FROM main.fleet f
                 LEFT JOIN main.ingests i ON i.ingest_id = f.ingest_id
@@ -182,6 +184,11 @@ class _Writer:
             common = {"scenario_id": self.scenario_id, "observed_at": observation.observed_at}
             common |= {"ingest_id": self.ingest_id}
             self.changed += insert(self.connection, "fleet", [{**common, **row} for row in given])
+
+    def has_seen_nodes(self, before: datetime) -> bool:
+        """Whether something ran before: that nothing does is then a change, though it is told without a row."""
+        query = "SELECT 1 FROM main.fleet WHERE scenario_id = ? AND observed_at < ? LIMIT 1"
+        return self.connection.execute(query, [self.scenario_id, before]).fetchone() is not None
 
 
 def price_set(snapshot: PriceSnapshot) -> tuple[str, list[Row]]:
