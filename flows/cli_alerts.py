@@ -36,9 +36,7 @@ def register(app: typer.Typer) -> None:
     alerts.command(
         "list", **described("List alerts that are open.", "coral alerts list", "coral alerts list --history --json")
     )(list_alerts)
-    alerts.command(
-        "check", **described("Fire and clear a scenario's alerts.", "CORAL_WEBHOOK_URL=... coral alerts check -s core")
-    )(check)
+    alerts.command("check", **described("Fire and clear a scenario's alerts.", "coral alerts check -s core"))(check)
     alerts.command(
         "automate",
         **described("Make a Prefect automation of alerts.", "coral alerts automate --block coral-alerts"),

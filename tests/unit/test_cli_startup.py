@@ -67,7 +67,7 @@ def test_every_command_shows_an_example_of_itself(command: str) -> None:
         (("build", "--mode", "cycl"), "'cycle'"),
         (("plan", "--workers", "0"), "--workers"),
         (("plans", "diff", "one"), "'A'"),
-        (("sql",), "QUERY"),
+        (("sql",), "no statement to run"),
     ],
 )
 def test_usage_errors_exit_2_with_a_hint_on_stderr(args: tuple[str, ...], hint: str) -> None:

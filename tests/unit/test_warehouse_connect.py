@@ -14,7 +14,7 @@ from warehouse_cases import QWEN, new_lake, register, templates
 
 from catalogs.errors import CoralError, LakeError
 from warehouse import connect
-from warehouse.catalog_store import CATALOG_FILE, VERSION_FILE
+from warehouse.catalog_store import CATALOG_FILE, VERSION_FILE, CatalogStore
 from warehouse.connect import Lake
 from warehouse.land import write_shard
 from warehouse.lock import write_lock
@@ -213,12 +213,12 @@ def test_a_missing_extension_wheel_falls_back_to_install(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(connect, "_extension_file", lambda name: None)
     with pytest.raises(LakeError, match="ducklake cannot be loaded"):
-        connect._load_extensions(Connection())
+        connect._load_extensions(Connection(), ("ducklake",))
     assert asked == ["ducklake"]
 
 
 def test_connections_fetch_nothing_by_themselves() -> None:
-    with connect.new_connection() as connection:
+    with connect.new_connection(CatalogStore()) as connection:
         names = ["autoinstall_known_extensions", "autoload_known_extensions", "python_enable_replacements"]
         assert [connection.execute(f"SELECT current_setting('{n}')").fetchone()[0] for n in names] == [False] * 3
 
