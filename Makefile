@@ -25,7 +25,7 @@ test: setup  ## All tests
 	$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder --durations=25
 
 unit: setup  ## The tests that need no server
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests/unit -n auto --dist loadfile
 
 lint: setup  ## ruff: lint and format
 	$(BIN)/ruff check .
