@@ -67,6 +67,9 @@ def record_ingest(
         writer.availability(content.availability)
         writer.demand(content.demand)
         writer.fleet(content.fleet)
+        # That nothing runs any more is a change as well, though it is told without a row.
+        ended = [o.observed_at for o in content.fleet if not o.nodes] if before[0] == 0 else []
+        writer.changed += sum(map(writer.has_seen_nodes, ended))
         record = replace(record, n_changed=writer.changed)
         if before[0] == 0 or writer.changed:
             writer.log(record, rejects)
@@ -170,8 +173,6 @@ class _Writer:
             given = [
                 {name: plain(getattr(row, name)) for name in row.__dataclass_fields__} for row in observation.nodes
             ]
-            if not given:
-                self.changed += self.has_seen_nodes(observation.observed_at)
             shown = self.connection.execute(
                 f"""SELECT {", ".join(FleetNodes.__dataclass_fields__)} FROM main.fleet f
                 LEFT JOIN main.ingests i ON i.ingest_id = f.ingest_id
@@ -186,7 +187,7 @@ class _Writer:
             self.changed += insert(self.connection, "fleet", [{**common, **row} for row in given])
 
     def has_seen_nodes(self, before: datetime) -> bool:
-        """Whether something ran before: that nothing does is then a change, though it is told without a row."""
+        """Whether something was seen to run before."""
         query = "SELECT 1 FROM main.fleet WHERE scenario_id = ? AND observed_at < ? LIMIT 1"
         return self.connection.execute(query, [self.scenario_id, before]).fetchone() is not None
 

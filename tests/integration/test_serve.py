@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -147,18 +148,19 @@ def test_a_killed_worker_takes_its_run_along_and_another_goes_on(served: Serve, 
     before = served.serving()
     with allocation_lock(served.lake.resolve(), "tiny", "coral plan of a person", PATIENCE_S):
         # No run gets its turn while somebody else allocates, so one is waiting when the worker is killed.
-        decided_before = {run[0] for run in served.runs()}
-        held = len(decided_before)
+        held = len(served.runs())
         announce_feed("demand", served.lake)
 
         def waiting() -> list[psutil.Process]:
-            # One that has decided may still be writing its artifacts.
-            runs = [run for run in running(client) if str(run.id) not in decided_before]
-            return processes_of(before.worker_pid, runs)
+            # One that has decided, or sees that it came too late, still runs for a moment.
+            found = processes_of(before.worker_pid, running(client))
+            time.sleep(4)
+            decided = {run[0] for run in served.runs()}
+            return [each for each in found if is_alive(each.pid) and run_id_of(each) not in decided]
 
         lost: list[psutil.Process] = []
         served.wait(lambda: lost or lost.extend(waiting()))
-        lost_id = lost[0].environ()["PREFECT__FLOW_RUN_ID"]
+        lost_id = run_id_of(lost[0])
         os.kill(before.worker_pid, signal.SIGKILL)
         served.wait(lambda: not any(is_alive(child.pid) for child in lost))
         after = served.serving(lambda now: now.worker_pid == before.worker_pid)
@@ -166,9 +168,13 @@ def test_a_killed_worker_takes_its_run_along_and_another_goes_on(served: Serve, 
         served.wait(lambda: served.runs(f"run_id = '{lost_id}'"))
         assert served.runs(f"run_id = '{lost_id}'")[0][1] == "failed"
         assert client.read_flow_run(lost_id).state.is_crashed()
-        assert {row[1] for row in served.runs()[held:]} == {"failed"}
+        assert {row[1] for row in served.runs()[held:]} <= {"failed", "superseded"}
     decided = len(served.runs("outcome IN ('unchanged', 'published')"))
     served.wait(lambda: len(served.runs("outcome IN ('unchanged', 'published')")) > decided)
+
+
+def run_id_of(process: psutil.Process) -> str:
+    return process.environ()["PREFECT__FLOW_RUN_ID"]
 
 
 def processes_of(worker_pid: int, runs: list[Any]) -> list[psutil.Process]:
