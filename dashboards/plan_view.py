@@ -8,6 +8,7 @@ from typing import Any
 from dashboards.page import escape, table
 from dashboards.picture import gpu_of, replica
 from dashboards.plan_data import instance_changes, per_million, short
+from warehouse.rule_texts import rule_text
 
 Row = dict[str, Any]
 _MONTH_H = 730
@@ -17,15 +18,6 @@ _STATUS = {
     "gap": "a better plan may exist, by the gap at most",
     "time_limit": "the time ran out",
     "shortfall": "to the best plan for what is met",
-}
-_RULES = {
-    ("headroom", True): "without headroom: replicas used to their whole rate",
-    ("co-location", True): "with prefill and decode in different regions, KV moving for nothing",
-    ("min_regions", True): "with every model in one region only",
-    ("launchable_only", True): "with templates that no stock engine launches as well",
-    ("launchable_only", False): "with templates alone that stock engines launch (classes A and B1)",
-    ("measured_only", True): "with rates that are not measured or fitted as well",
-    ("safety_percentile", True): "with expected rates instead of safe ones",
 }
 
 
@@ -241,19 +233,12 @@ def shadow_prices(why: Row | None, plan: Row) -> str:
     note = '<p class="quiet">What the plan would save with one node more of a kind; changes in USD/h.</p>'
     supply = note + table(header, rows) if rows else "<p>No supply binds: one node more of anything saves nothing.</p>"
     rules = [
-        [(_rule(row), "wrap"), (_range(row["cost"], why["cost_usd_per_h"]), "")] for row in why["rules"]
+        [(rule_text(row["rule"], row["is_on"]), "wrap"), (_range(row["cost"], why["cost_usd_per_h"]), "")] for row in why["rules"]
     ]  # fmt: skip
     parts = [_section(title, supply)]
     if rules:
         parts.append(_section("What rules cost", table(["the plan", "change, USD/h"], rules)))
     return f'<div class="pair">{"".join(parts)}</div>'
-
-
-def _rule(row: Row) -> str:
-    name = row["rule"].replace("_", " ")
-    return _RULES.get(
-        (row["rule"], row["is_on"]), f"without the rule {name}" if row["is_on"] else f"with the rule {name}"
-    )
 
 
 def _range(cost: Row | None, base: float) -> str:

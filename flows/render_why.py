@@ -6,22 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flows.render import Line, money, table, wrapped
+from warehouse.rule_texts import rule_text
 
 Document = Mapping[str, Any]
 _SAME_USD = 0.005  # shown with two decimals, less is nothing
-_RULES = {
-    ("headroom", True): "without headroom: instances used to their whole rate",
-    ("co-location", True): "with prefill and decode in different regions, KV moving for nothing",
-    ("min_regions", True): "with every model in one region only",
-    ("min_replicas", True): "without least counts of instances",
-    ("n_plus_one", True): "without N+1: a phase's largest instance may not be lost",
-    ("max_spot_share", True): "with any share on spot",
-    ("node_configs", True): "with every configuration for every model",
-    ("launchable_only", True): "with templates that no stock engine launches as well",
-    ("launchable_only", False): "with templates alone that stock engines launch (classes A and B1)",
-    ("measured_only", True): "with rates that are not measured or fitted as well",
-    ("safety_percentile", True): "with expected rates instead of safe ones",
-}
 
 
 def why_lines(why: Document) -> list[Line]:
@@ -99,7 +87,7 @@ def _instead(rows: Sequence[Document], region: str | None) -> list[Line]:
 def _rules(why: Document) -> list[Line]:
     if not why["rules"]:
         return []
-    rows = [(change(row["cost"], why), _RULES[row["rule"], row["is_on"]]) for row in why["rules"]]
+    rows = [(change(row["cost"], why), rule_text(row["rule"], row["is_on"])) for row in why["rules"]]
     width = max(len(cost) for cost, _ in rows)
     return [Line("What rules cost", "bold"), *(Line(f"  {cost.rjust(width)}  {text}") for cost, text in rows)]
 
