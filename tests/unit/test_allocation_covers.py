@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -45,12 +46,17 @@ def test_equals_the_reference_on_500_small_problems(block: int) -> None:
         assert covers.lower_bound_usd <= reference.objective_usd + 1e-6, seed
 
 
-def test_its_bounds_hold_when_only_column_generation_gives_them(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("make", "seeds", "least_short"), [(random_problem, range(2000, 2250), 9), (ruled_problem, range(100, 160), 3)]
+)
+def test_its_bounds_hold_when_only_column_generation_gives_them(
+    make: Callable[[int], AllocationProblem], seeds: range, least_short: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Shortages by covers at levels even where the ILP could do them.
     monkeypatch.setattr(solver, "_ILP_COLUMNS", -1)
     short = 0
-    for seed in range(2000, 2250):
-        p = random_problem(seed)
+    for seed in seeds:
+        p = make(seed)
         truth = enumerate_plans(p, limit=300_000)
         if truth is None:
             continue
@@ -61,7 +67,7 @@ def test_its_bounds_hold_when_only_column_generation_gives_them(monkeypatch: pyt
             short += 1
             assert result.theta <= truth.theta + 1e-9, seed
             assert result.theta_upper >= truth.theta - 1e-9, seed
-    assert short > 8
+    assert short >= least_short
 
 
 @pytest.mark.parametrize("shortage", list(Shortage))
