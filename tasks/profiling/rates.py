@@ -25,6 +25,7 @@ from tasks.profiling.layouts import Layout
 from tasks.profiling.memory import MemoryModel
 from tasks.profiling.schema import Infeasible
 from tasks.profiling.shapes import GIB, ModelShape
+from tasks.profiling.stage_kernels import lower_to_fit, stage_times
 from tasks.templates.types import Position
 
 Floats = NDArray[np.float64]
@@ -187,32 +188,27 @@ class LayoutSolver:
 
     def stage_ms(self, stage: InnerStage, index: Ints, layer: Floats) -> Floats:
         """Time of an inner stage at batch ``batch_grid[index]``, worst run; ``index`` is [..., layers]."""
-        runs = self.shape.run_tables[stage.run][stage.layers]
-        per_kind = layer[:, index]
-        total = np.max(
-            [np.sum([runs[:, r, k] * per_kind[k] for k in range(len(per_kind))], axis=0) for r in range(runs.shape[1])],
-            axis=0,
+        cells = np.ascontiguousarray(index).reshape(-1, len(stage.layers))
+        return stage_times(*self._stage_arrays(stage, layer), cells).reshape(index.shape)
+
+    def _stage_arrays(self, stage: InnerStage, layer: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+        """What the kernels take of an inner stage (:mod:`tasks.profiling.stage_kernels`)."""
+        grid, none = self.cells.batch_grid, np.zeros(len(self.cells.batch_grid))
+        hop = 2 * self.shape.spec.hidden / (stage.hop_gb_per_s * BYTES_PER_MS_PER_GB_PER_S)
+        return (
+            self.shape.run_tables[stage.run][stage.layers],
+            layer,
+            self.times.embedding if stage.has_embedding else none,
+            self.times.head if stage.has_head else none,
+            hop * grid + stage.hop_ms,
         )
-        if stage.has_embedding:
-            total = total + self.times.embedding[index]
-        if stage.has_head:
-            total = total + self.times.head[index]
-        if np.isfinite(stage.hop_gb_per_s):
-            hop = 2 * self.shape.spec.hidden / (stage.hop_gb_per_s * BYTES_PER_MS_PER_GB_PER_S)
-            total = total + hop * self.cells.batch_grid[index]
-        return total + stage.hop_ms
 
     def largest_in_time(self, inner: Sequence[InnerStage], budget: Floats, layer: Floats) -> Ints:
-        """Grid entries (0 = none) that fit the budget [cycles, 1] in every inner stage, by bisection: times rise with n."""
-        shape = (len(budget), len(inner[0].layers))
-        high = np.full(shape, len(self.cells.batch_grid), dtype=np.int64)
+        """Grid entries (0 = none) that fit the budget [cycles, 1] in every inner stage."""
+        entries = np.full((len(budget), len(inner[0].layers)), len(self.cells.batch_grid), dtype=np.int64)
         for stage in inner:
-            low = np.zeros(shape, dtype=np.int64)
-            while np.any(low < high):
-                middle = (low + high + 1) // 2
-                fits = self.stage_ms(stage, np.maximum(middle, 1) - 1, layer) <= budget
-                low, high = np.where(fits, middle, low), np.where(fits, high, np.maximum(middle - 1, low))
-        return high
+            lower_to_fit(*self._stage_arrays(stage, layer), budget[:, 0], entries)
+        return entries
 
     def _lone_fits(self, inner: Sequence[InnerStage], budget: Floats, tokens: Ints) -> NDArray[np.bool_]:
         """[cycles, layers]: passes of a lone prompt, of ``tokens`` or all of it, fit the budget though its attention is
