@@ -67,8 +67,9 @@ def _copy(source: Path, target: Path) -> None:
         ):
             from_.backup(to)
             to.execute("PRAGMA journal_mode=DELETE")  # one file, whoever reads it
-            if to.execute("PRAGMA quick_check").fetchone() != ("ok",):
+            is_empty = to.execute("SELECT count(*) FROM sqlite_master").fetchone() == (0,)
+            if is_empty or to.execute("PRAGMA quick_check").fetchone() != ("ok",):
                 raise sqlite3.DatabaseError(f"{source} is damaged")
-        os.replace(name, target)
+        Path(name).replace(target)
     finally:
         Path(name).unlink(missing_ok=True)

@@ -193,14 +193,15 @@ class LayoutSolver:
 
     def _stage_arrays(self, stage: InnerStage, layer: Floats) -> tuple[Floats, Floats, Floats, Floats, Floats]:
         """What the kernels take of an inner stage (:mod:`tasks.profiling.stage_kernels`)."""
-        grid, none = self.cells.batch_grid, np.zeros(len(self.cells.batch_grid))
+        none = np.zeros(len(self.cells.batch_grid))
         hop = 2 * self.shape.spec.hidden / (stage.hop_gb_per_s * BYTES_PER_MS_PER_GB_PER_S)
+        hop_ms: Floats = np.float64(hop) * self.cells.batch_grid + stage.hop_ms
         return (
             self.shape.run_tables[stage.run][stage.layers],
             layer,
             self.times.embedding if stage.has_embedding else none,
             self.times.head if stage.has_head else none,
-            hop * grid + stage.hop_ms,
+            hop_ms,
         )
 
     def largest_in_time(self, inner: Sequence[InnerStage], budget: Floats, layer: Floats) -> Ints:
