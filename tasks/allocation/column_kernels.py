@@ -68,3 +68,37 @@ def undominated(counts: NDArray[np.int16], rate: NDArray[np.float64]) -> NDArray
                 keep[i] = False
                 break
     return keep
+
+
+@numba.njit(cache=True, nogil=True)
+def smallest(counts: NDArray[np.int16], order: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Mask of templates with no other one inside: one that needs no more nodes of any configuration. Of twins the first in
+    ``order`` is kept, which must go by rising number of nodes."""
+    n, configs = counts.shape
+    mask = np.zeros(n, dtype=np.int64)
+    for i in range(n):
+        for k in range(configs):
+            if counts[i, k] > 0:
+                mask[i] |= np.int64(1) << np.int64(k % 62)
+    keep = np.zeros(n, dtype=np.bool_)
+    kept = np.empty(n, dtype=np.int64)
+    many = 0
+    for i in order:
+        is_smallest = True
+        for a in range(many):
+            j = kept[a]
+            if mask[j] & ~mask[i]:
+                continue
+            inside = True
+            for k in range(configs):
+                if counts[j, k] > counts[i, k]:
+                    inside = False
+                    break
+            if inside:
+                is_smallest = False
+                break
+        if is_smallest:
+            keep[i] = True
+            kept[many] = i
+            many += 1
+    return keep

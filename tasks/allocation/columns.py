@@ -2,10 +2,11 @@
 
 Dropping a column is lossless in three cases only, and only those are used: the pool does not sell one of its nodes;
 its nodes exceed the pool's capacity, so not even one instance fits; another template of the workload needs no more
-nodes of any configuration and serves at least as much. The last holds because cost, start-up charge, capacity and
-budget all grow with node counts, service rows are sums of rates, and a phase without its largest instance serves no less
-when that is replaced by a larger one (N+1). A template that runs in the pool is never dropped for being dominated: it is
-cheaper than its twin by the start-up charge.
+nodes of any configuration and serves at least as much (in large sets only sought among those that serve the whole demand
+alone: of others no frontier has such pairs). The last holds because cost, start-up charge, capacity and budget all grow
+with node counts, service rows are sums of rates, and a phase without its largest instance serves no less when that is
+replaced by a larger one (N+1). A template that runs in the pool is never dropped for being dominated: it is cheaper than
+its twin by the start-up charge.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.allocation.column_kernels import price_and_fit, undominated
+from tasks.allocation.column_kernels import price_and_fit, smallest, undominated
 from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates, delivered_share
 
-# Comparing every pair is quadratic; larger sets come out of the template frontier already.
+# Comparing every pair is quadratic; larger sets come out of the template frontier already, up to the cut at the demand.
 _DOMINANCE_LIMIT = 2000
 # A workload is served at a demand D when its rate is at least D less this relative tolerance: sums of floats.
 RATE_TOLERANCE = 1e-9
@@ -119,16 +120,22 @@ def _workload_columns(
     counts = candidates.counts[order]
 
     def kept(allowed: NDArray[np.bool_], share: NDArray[np.float64]) -> NDArray[np.bool_]:
-        if not prune or len(order) > _DOMINANCE_LIMIT:
-            return allowed
         mask = allowed.copy()
-        mask[allowed] = undominated(counts[allowed], share[allowed])
+        if prune and len(order) <= _DOMINANCE_LIMIT:
+            mask[allowed] = undominated(counts[allowed], share[allowed])
+        elif prune:
+            alone = np.flatnonzero(allowed & (share >= 1.0))
+            mask[alone] = smallest(counts[alone], np.argsort(counts[alone].sum(axis=1), kind="stable"))
         return mask
 
     everything = np.ones(len(order), dtype=np.bool_)
     everywhere = kept(everything, np.minimum(rate / demand.planned_req_per_s, 1.0))
     here = {template_id for _, template_id in problem.running}
-    row_of = {candidates.template_ids[i]: at for at, i in enumerate(order) if candidates.template_ids[i] in here}
+    row_of = (
+        {candidates.template_ids[i]: at for at, i in enumerate(order) if candidates.template_ids[i] in here}
+        if here
+        else {}
+    )
     parts = []
     for region in sorted(demand.regions):
         for p in problem.pools_in(region):

@@ -14,7 +14,7 @@ from catalogs.types import Phase
 from tasks.allocation import clock as clock_module
 from tasks.allocation.checker import check_result
 from tasks.allocation.clock import Clock
-from tasks.allocation.covers import closing, solver
+from tasks.allocation.covers import closing, listing, solver
 from tasks.allocation.covers.solver import solve_covers
 from tasks.allocation.highs import MipStatus, solve_mip
 from tasks.allocation.ilp import solve_ilp, status_of
@@ -88,6 +88,7 @@ def test_a_slow_machine_decides_the_same(
 
 def test_the_work_ends_a_solve_and_is_not_called_a_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closing, "_WORK", 1)
+    monkeypatch.setattr(listing, "_MOST_COVERS", 0)  # listed, its covers would be few
     p = scarce(2, 6)
     result = solve_covers(p, replace(LIMITS, gap=0.0))
     assert check_result(p, result) == []

@@ -26,7 +26,7 @@ def bounds_if_used(
     """
     tables = [[[table_below(b, prices, size) for b in phases] for phases in model.blocks] for model in models]
     joined = [[sum((t.f for t in row), start=np.zeros(size + 1)) for row in per_model] for per_model in tables]
-    others = [_others(rows) for rows in joined]
+    others = [others_of(rows) for rows in joined]
     values = [
         float(min((np.min(row + other[::-1]) for row, other in zip(rows, rest, strict=True)), default=np.inf))
         for rows, rest in zip(joined, others, strict=True)
@@ -55,7 +55,7 @@ def _first_cost(block: Block, prices: NodePrices) -> Floats:
     return cost
 
 
-def _others(rows: list[Floats]) -> list[Floats]:
+def others_of(rows: list[Floats]) -> list[Floats]:
     """For each region, the least cost of k steps from all other regions together."""
     n = len(rows[0]) if rows else 0
     nothing = np.full(n, np.inf)

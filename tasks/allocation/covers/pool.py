@@ -1,9 +1,10 @@
-"""A first plan: the best one that takes one generated cover per model."""
+"""The best plan that takes one of the covers listed per model: a small ILP."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pulp
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.master import Master
-from tasks.allocation.highs import solve_mip
+from tasks.allocation.highs import MipStatus, solve_mip
 from tasks.allocation.outcome import objective_usd
 from tasks.allocation.types import AllocationProblem, SolveLimits
 from tasks.allocation.work import looks
@@ -20,38 +21,97 @@ from tasks.allocation.work import looks
 _WORK = 100  # looks at 800 covers
 
 
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """Covers to choose from: the model of each, its rent, its rent plus start-up charge, and its nodes [n, cells]."""
+
+    model: NDArray[np.int64]
+    rent: NDArray[np.float64]
+    cost: NDArray[np.float64]
+    use: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """``rows``: one offer per model (None: none found); ``bound``: no choice among these offers costs less, inf where none
+    fits together."""
+
+    rows: NDArray[np.intp] | None
+    bound: float
+
+
 def best_of_pool(
     problem: AllocationProblem, columns: Columns, models: int, master: Master, limits: SolveLimits, clock: Clock
 ) -> tuple[NDArray[np.int64] | None, float]:
-    """Instances per column and objective of the best plan within the pool; (None, inf) if it holds none.
+    """Instances per column and objective of the best plan of the generated covers; (None, inf) if they hold none."""
+    offers = Offers(
+        np.array([m for m, _ in master.covers], dtype=np.int64),
+        np.array(master.rents),
+        np.array(master.costs),
+        np.array(master.uses, dtype=np.int64).reshape(len(master.covers), problem.capacity_nodes.size),
+    )
+    choice = choose(problem, offers, models, limits, clock, _WORK)
+    if choice.rows is None:
+        return None, math.inf
+    counts = np.zeros(len(columns), dtype=np.int64)
+    for j in choice.rows.tolist():
+        cover = master.covers[j][1]
+        counts[cover.columns] += cover.instances
+    return counts, objective_usd(problem, columns, counts)
 
-    Notation: x_j binary, cover j is taken; min sum cost_j x_j; one cover per model; capacity; quotas; budget.
+
+def choose(
+    problem: AllocationProblem,
+    offers: Offers,
+    models: int,
+    limits: SolveLimits,
+    clock: Clock,
+    work: int,
+    good_enough: float | None = None,
+    start: Sequence[int] | None = None,
+) -> Choice:
+    """The cheapest offers, one per model, that fit together; ``start``: rows known to.
+
+    Notation: x_j binary, offer j is taken; min sum cost_j x_j; one offer per model; capacity; quotas; budget.
     """
+    if len(np.unique(offers.model)) < models:
+        return Choice(None, math.inf)
     model = pulp.LpProblem("pool", pulp.LpMinimize)
-    x = [pulp.LpVariable(f"x{j}", 0, 1, cat=pulp.LpInteger) for j in range(len(master.covers))]
-    model.setObjective(pulp.LpAffineExpression(list(zip(x, master.costs, strict=True))))
+    x = [pulp.LpVariable(f"x{j}", 0, 1, cat=pulp.LpInteger) for j in range(len(offers.cost))]
+    model.setObjective(pulp.LpAffineExpression(list(zip(x, offers.cost.tolist(), strict=True))))
     for m in range(models):
-        own = [(v, 1) for v, (owner, _) in zip(x, master.covers, strict=True) if owner == m]
+        own = [(x[j], 1) for j in np.flatnonzero(offers.model == m)]
         model += pulp.LpAffineExpression(own) == 1, f"model{m}"
-    use = np.array(master.uses).reshape(len(x), *problem.capacity_nodes.shape)
-    for r, k in zip(*np.nonzero(use.sum(axis=0) > problem.capacity_nodes), strict=True):
-        terms = [(x[j], int(use[j, r, k])) for j in np.flatnonzero(use[:, r, k])]
-        model += pulp.LpAffineExpression(terms) <= int(problem.capacity_nodes[r, k]), f"capacity{r}_{k}"
+    most = np.zeros(offers.use.shape[1], dtype=np.int64)
+    for m in range(models):
+        most += offers.use[offers.model == m].max(axis=0, initial=0)
+    capacity = problem.capacity_nodes.ravel()
+    for cell in np.flatnonzero(most > capacity).tolist():
+        terms = [(x[j], int(offers.use[j, cell])) for j in np.flatnonzero(offers.use[:, cell])]
+        model += pulp.LpAffineExpression(terms) <= int(capacity[cell]), f"capacity{cell}"
     if problem.budget_usd_per_h is not None:
-        rent = pulp.LpAffineExpression(list(zip(x, master.rents, strict=True)))
+        rent = pulp.LpAffineExpression(list(zip(x, offers.rent.tolist(), strict=True)))
         model += rent <= problem.budget_usd_per_h, "budget"
     for q, quota in enumerate(problem.quotas):
-        units = (use * problem.quota_units(quota)).sum(axis=(1, 2))
+        units = offers.use @ problem.quota_units(quota).ravel()
         if units.sum() > quota.limit:
             terms = [(x[j], int(units[j])) for j in np.flatnonzero(units)]
             model += pulp.LpAffineExpression(terms) <= quota.limit, f"quota{q}"
+    begin = None
+    if start is not None:
+        begin = dict.fromkeys((v.name for v in x), 0.0) | {f"x{j}": 1.0 for j in start}
     # Not stopped from outside: it is soon done, and what the covers are good for.
     limits = replace(limits, stop=None)
-    outcome = solve_mip(model, limits, time_s=clock.left() / 2, most_looks=looks(len(x), _WORK), clock=clock)
+    outcome = solve_mip(
+        model,
+        limits,
+        time_s=clock.left() / 2,
+        start=begin,
+        good_enough=good_enough,
+        most_looks=looks(len(x), work),
+        clock=clock,
+    )
     if outcome.values is None:
-        return None, math.inf
-    counts = np.zeros(len(columns), dtype=np.int64)
-    for j, (_, cover) in enumerate(master.covers):
-        if outcome.values[f"x{j}"] > 0:
-            counts[cover.columns] += cover.instances
-    return counts, objective_usd(problem, columns, counts)
+        return Choice(None, -math.inf if outcome.status is MipStatus.ERROR else outcome.bound)
+    rows = np.array([j for j in range(len(x)) if outcome.values[f"x{j}"] > 0], dtype=np.intp)
+    return Choice(rows, outcome.bound)

@@ -9,6 +9,7 @@ least costs as rows, closes the rest.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ from tasks.allocation.covers.closing import close
 from tasks.allocation.covers.diving import dive
 from tasks.allocation.covers.generation import Generated, generate, joint_bound
 from tasks.allocation.covers.levels import solve_levels
+from tasks.allocation.covers.listing import choose_listed
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
@@ -70,15 +72,20 @@ def covers_goal(
     if found.bound > no_plan_costs_more(problem) * (1 + 1e-6):
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
     fine = _grid(_FINE, models)
-    bound = max(joint_bound(problem, models, found.duals, fine, limits.threads)[0], found.bound, 0.0)
+    least, parts = joint_bound(problem, models, found.duals, fine, limits.threads)
+    bound = max(least, found.bound, 0.0)
     if start is None:
         start = _on_demand_alone(problem, columns, models, goal, target, limits, clock)
-    counts, upper = _first_plan(problem, columns, models, found, bound, limits, clock)
+    counts, upper = best_of_pool(problem, columns, len(models), found.master, limits, clock)
     if start is not None and objective_usd(problem, columns, start) < upper:
         counts, upper = start, objective_usd(problem, columns, start)
     best = GoalOutcome(MipStatus.LIMIT, counts, upper, min(bound, upper))
-    if counts is not None and relative_gap(upper, best.bound) <= limits.gap:
-        return GoalOutcome(MipStatus.OPTIMAL, counts, upper, best.bound)
+    best = choose_listed(problem, columns, models, found.duals, least, parts, best, limits, clock)
+    if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
+        return replace(best, status=MipStatus.OPTIMAL)
+    best = _by_diving(problem, columns, models, found, best, limits, clock)
+    if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
+        return replace(best, status=MipStatus.OPTIMAL)
     fixing = _FIXING if _most_regions(models) <= _MANY_REGIONS else _FIXING_MANY
     return close(problem, columns, models, target, found.duals, fine, fixing, best, limits, clock)
 
@@ -106,23 +113,22 @@ def _on_demand_alone(
     return counts
 
 
-def _first_plan(
+def _by_diving(
     problem: AllocationProblem,
     columns: Columns,
     models: list[ModelBlocks],
     found: Generated,
-    bound: float,
+    best: GoalOutcome,
     limits: SolveLimits,
     clock: Clock,
-) -> tuple[NDArray[np.int64] | None, float]:
-    """The best plan of the generated covers; where it is none or far from ``bound``, of those that dives add too."""
-    counts, upper = best_of_pool(problem, columns, len(models), found.master, limits, clock)
-    if counts is None and not found.unserved:
-        counts, upper = round_mix(problem, columns, models, found, _grid(_DIVING, models))
+) -> GoalOutcome:
+    """``best``; where that is no plan or far from its bound, or better: the mix rounded, and of the covers that dives add."""
+    if best.counts is None and not found.unserved:
+        best = _better(best, *round_mix(problem, columns, models, found, _grid(_DIVING, models)))
     first: list[int] = []
     rounds = _DIVE_ROUNDS
-    for _ in range(0 if found.unserved or (counts is not None and len(models) > _DIVE_MODELS) else _DIVES):
-        if counts is not None and relative_gap(upper, bound) <= max(limits.gap, _DIVE_ABOVE):
+    for _ in range(0 if found.unserved or (best.counts is not None and len(models) > _DIVE_MODELS) else _DIVES):
+        if best.counts is not None and relative_gap(best.objective, best.bound) <= max(limits.gap, _DIVE_ABOVE):
             break
         if rounds <= 0 or clock.is_past(_DIVE_UNTIL):
             break
@@ -139,14 +145,20 @@ def _first_plan(
         rounds -= taken
         for m, cover in covers:
             found.master.add(m, cover)
-        again = best_of_pool(problem, columns, len(models), found.master, limits, clock)
-        if again[1] < upper:
-            counts, upper = again
-        elif not failed:
+        before = best.objective
+        best = _better(best, *best_of_pool(problem, columns, len(models), found.master, limits, clock))
+        if best.objective >= before and not failed:
             break  # it came to the end and found nothing better
         # What it failed on goes first the next time; what it went through well gives way.
         first = [*failed, *(m for m in first if m not in failed)]
-    return counts, upper
+    return best
+
+
+def _better(best: GoalOutcome, counts: NDArray[np.int64] | None, value: float) -> GoalOutcome:
+    """``best``, or the plan ``counts`` of objective ``value`` where that is better."""
+    if counts is None or value >= best.objective:
+        return best
+    return replace(best, counts=counts, objective=value, bound=min(best.bound, value))
 
 
 def _most_regions(models: list[ModelBlocks]) -> int:

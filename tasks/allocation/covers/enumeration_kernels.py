@@ -1,0 +1,185 @@
+"""Compiled loops of the enumeration of covers: multisets of a phase's columns, their pairs, and which of them are beaten."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_WHOLE = 1.0 - 1e-12
+_ROUNDING = 1e-9
+
+
+@numba.njit(cache=True, nogil=True)
+def steps_of(share: float, size: int) -> int:
+    """The least step of the grid that is at least ``share``, from below (so that a bound read there holds)."""
+    return min(size, max(0, int(np.ceil(share * size - _ROUNDING))))
+
+
+@numba.njit(cache=True, nogil=True)
+def multisets(
+    share: Floats, cost: Floats, most: Ints, more: Floats, stop: Floats, limit: float, cap: int, depth: int
+) -> tuple[Ints, Floats, Floats, int]:
+    """Multisets of items, by falling ``share``, that can be a phase's part of a cover of at most ``limit``.
+
+    ``more[t]``: what is missing costs at least so much with t steps taken, whatever comes; ``stop[t]``: the same with no
+    more items of this phase. A multiset that serves all takes no further item. Returns items [n, depth] (-1: none), costs,
+    shares, and how many there are; -1 if more than ``cap`` or longer than ``depth``.
+    """
+    size = len(more) - 1
+    items = np.full((cap, depth), -1, dtype=np.int64)
+    costs, shares = np.zeros(cap), np.zeros(cap)
+    stack = np.full(depth, -1, dtype=np.int64)
+    at_cost, at_share = np.zeros(depth + 1), np.zeros(depth + 1)
+    level, at, found = 0, 0, 0
+    n = len(share)
+    while True:
+        pushed = False
+        while at < n and level < depth + 1:
+            total = at_cost[level] + cost[at]
+            served = at_share[level] + share[at]
+            taken = 1
+            for i in range(level - 1, -1, -1):
+                if stack[i] != at:
+                    break
+                taken += 1
+            t = steps_of(served, size)
+            if taken > most[at] or total + more[t] > limit:
+                at += 1
+                continue
+            if level == depth:
+                return items, costs, shares, -1
+            if total + stop[t] <= limit:
+                if found == cap:
+                    return items, costs, shares, -1
+                items[found, :level] = stack[:level]
+                items[found, level] = at
+                costs[found], shares[found] = total, min(served, 1.0)
+                found += 1
+            if served >= _WHOLE:
+                at += 1
+                continue
+            stack[level] = at
+            level += 1
+            at_cost[level], at_share[level] = total, served
+            pushed = True
+            break
+        if pushed:
+            continue
+        if level == 0:
+            return items, costs, shares, found
+        level -= 1
+        at = stack[level] + 1
+
+
+@numba.njit(cache=True, nogil=True)
+def pairs(
+    cost_a: Floats,
+    share_a: Floats,
+    use_a: Ints,
+    cost_b: Floats,
+    share_b: Floats,
+    use_b: Ints,
+    capacity: Ints,
+    rest: Floats,
+    limit: float,
+    cap: int,
+    adds: bool,
+) -> tuple[Ints, int]:
+    """Pairs (i, j) that fit together and whose cost, with at least ``rest`` for the steps not served, is within ``limit``.
+
+    Costs rise. ``adds``: shares add up (two regions); else the smaller one counts (two phases of a region). Count -1: more
+    than ``cap``.
+    """
+    size = len(rest) - 1
+    out = np.empty((cap, 2), dtype=np.int64)
+    found = 0
+    for i in range(len(cost_a)):
+        for j in range(len(cost_b)):
+            total = cost_a[i] + cost_b[j]
+            if total > limit:
+                break
+            served = share_a[i] + share_b[j] if adds else min(share_a[i], share_b[j])
+            if total + rest[size - steps_of(served, size)] > limit:
+                continue
+            fits = True
+            for k in range(len(capacity)):
+                if use_a[i, k] + use_b[j, k] > capacity[k]:
+                    fits = False
+                    break
+            if not fits:
+                continue
+            if found == cap:
+                return out, -1
+            out[found, 0], out[found, 1] = i, j
+            found += 1
+    return out, found
+
+
+@numba.njit(cache=True, nogil=True)
+def undominated_sets(use: Ints, price: Floats, share: Floats) -> NDArray[np.bool_]:
+    """Mask of sets that no earlier one beats: as few nodes of every kind, no dearer, serving as much. Rows by rising cost at
+    prices that are not negative, so that only earlier ones can."""
+    n, cells = use.shape
+    mask = np.zeros(n, dtype=np.int64)
+    for i in range(n):
+        for k in range(cells):
+            if use[i, k] > 0:
+                mask[i] |= np.int64(1) << np.int64(k % 62)
+    keep = np.zeros(n, dtype=np.bool_)
+    kept = np.empty(n, dtype=np.int64)
+    many = 0
+    for i in range(n):
+        beaten = False
+        for a in range(many):
+            j = kept[a]
+            if mask[j] & ~mask[i] or share[j] < share[i] or price[j] > price[i]:
+                continue
+            beaten = True
+            for k in range(cells):
+                if use[j, k] > use[i, k]:
+                    beaten = False
+                    break
+            if beaten:
+                break
+        if not beaten:
+            keep[i] = True
+            kept[many] = i
+            many += 1
+    return keep
+
+
+@numba.njit(cache=True, nogil=True)
+def least_beside(
+    use: Ints, excess: Floats, other_use: Ints, other_excess: Floats, capacity: Ints, most: float
+) -> Floats:
+    """Per set of one model the least excess of another model's sets that fit beside it; ``most`` where none listed does.
+
+    Other sets by rising excess. ``use`` [n, cells].
+    """
+    n, cells = use.shape
+    out = np.empty(n)
+    at = np.empty(cells, dtype=np.int64)
+    for i in range(n):
+        many = 0
+        for k in range(cells):
+            if use[i, k] > 0:
+                at[many] = k
+                many += 1
+        out[i] = most
+        for j in range(len(other_excess)):
+            if other_excess[j] >= most:
+                break
+            fits = True
+            for a in range(many):
+                k = at[a]
+                if use[i, k] + other_use[j, k] > capacity[k]:
+                    fits = False
+                    break
+            if fits:
+                out[i] = other_excess[j]
+                break
+    return out
