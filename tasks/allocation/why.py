@@ -44,7 +44,7 @@ from tasks.allocation.without import (
     with_stand_ins,
 )
 
-_GAP = 1e-5
+_GAP = 1e-6
 _TOP = 5  # supplies that are solved with a node more and less
 _LEAST_S = 0.3  # less time than this is not worth a solve
 _ALONE_SHARE = 0.6  # of the time, when changes of one model alone end

@@ -52,7 +52,7 @@ def all_covers(p: AllocationProblem, columns: Columns, model: ModelBlocks, most:
 
 def test_a_list_holds_every_cover_within_its_limit_or_one_that_beats_it() -> None:
     rng, seen, spread = np.random.default_rng(0), 0, 0
-    for seed in range(300):
+    for seed in range(150):
         base = random_problem(seed)
         p = replace(base, capacity_nodes=2 * base.capacity_nodes, budget_usd_per_h=None, quotas=())
         columns = make_columns(p)
@@ -77,8 +77,8 @@ def test_a_list_holds_every_cover_within_its_limit_or_one_that_beats_it() -> Non
                 seen += 1
                 spread += len(set(columns.region[cover.columns].tolist())) > 1
                 assert ((sets.use <= use).all(axis=1) & (sets.price <= cost + 1e-9)).any(), (seed, model.demand.model)
-    assert seen > 500
-    assert spread > 20
+    assert seen > 300
+    assert spread > 10
 
 
 def test_more_parts_than_asked_for_end_the_listing_not_the_solve(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,8 @@ def choose(
         rent = pulp.LpAffineExpression(list(zip(x, offers.rent.tolist(), strict=True)))
         model += rent <= problem.budget_usd_per_h, "budget"
     for q, quota in enumerate(problem.quotas):
-        units = offers.use @ problem.quota_units(quota).ravel()
+        use = offers.use.reshape(len(offers.use), *problem.capacity_nodes.shape)
+        units = (use * problem.quota_units(quota)).sum(axis=(1, 2))
         if units.sum() > quota.limit:
             terms = [(x[j], int(units[j])) for j in np.flatnonzero(units)]
             model += pulp.LpAffineExpression(terms) <= quota.limit, f"quota{q}"
