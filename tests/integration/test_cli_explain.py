@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flows_cases import write_scenario
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("commands_share_a_server")]
 
 FLEET = """\
 region,instance_type,count,model,phase,tp,pp,replicas

@@ -17,7 +17,7 @@ from warehouse_cases import QWEN, new_lake, register, templates
 
 from warehouse.land import write_shard
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("commands_share_a_server")]
 
 
 @pytest.fixture

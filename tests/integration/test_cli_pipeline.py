@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_runner import coral
+from cli_runner import OWN_SERVER, coral
 
 from catalogs.scenario import shipped_scenarios
 from tasks.allocation.plan import Plan
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("commands_share_a_server")]
 
 SCENARIO = "my/scenario.yaml"
 OWN_MODEL = "my-org/my-8b-chat"
@@ -33,7 +33,7 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     folder = tmp_path_factory.mktemp("pipeline")
     assert coral("init", "my", cwd=folder).returncode == 0
     rewrite(folder / SCENARIO, "n_max: 3", "n_max: 2")
-    done = coral("plan", "-s", SCENARIO, "--workers", "2", cwd=folder)
+    done = coral("plan", "-s", SCENARIO, "--workers", "2", cwd=folder, variables=OWN_SERVER)
     assert done.returncode == 0, done.stderr
     return folder, done.stdout, done.stderr
 

@@ -11,7 +11,7 @@ from flows_cases import write_scenario
 
 from tasks.allocation.plan import Plan
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("commands_share_a_server")]
 
 # An L40S that decodes phi-4 ten times faster than the model says: the plan cannot but use it.
 MEASURED = """\

@@ -9,7 +9,7 @@ import pytest
 from cli_runner import coral
 from flows_cases import write_scenario
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("commands_share_a_server")]
 
 
 def study(folder: Path, *options: str) -> dict:

@@ -33,6 +33,9 @@ class Serve:
 
     folder: Path
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    reader: Lake | None = (
+        None  # kept open: opening one takes a quarter of a second of processor, and it is asked for often
+    )
 
     @property
     def lake(self) -> Path:
@@ -60,17 +63,18 @@ class Serve:
         return found[0]
 
     def wait(self, condition: Callable[[], Any]) -> None:
-        assert wait_until(lambda: bool(condition()) or self.processes[-1].poll() is not None, PATIENCE_S, 0.2)
+        assert wait_until(lambda: bool(condition()) or self.processes[-1].poll() is not None, PATIENCE_S, 0.5)
         assert condition(), (self.folder / "serve.log").read_text()[-2000:]
 
     def runs(self, where: str = "true") -> list[tuple[Any, ...]]:
         """(run_id, outcome, plan_version) of logged runs, in the order they ended."""
         if not Lake.exists(self.lake):
             return []
-        with Lake.open(self.lake, read_only=True) as lake:
-            return lake.connection.execute(
-                f"SELECT run_id, outcome, plan_version FROM allocation_runs WHERE {where} ORDER BY logged_at"
-            ).fetchall()
+        if self.reader is None:
+            self.reader = Lake.open(self.lake, read_only=True)
+        return self.reader.connection.execute(
+            f"SELECT run_id, outcome, plan_version FROM allocation_runs WHERE {where} ORDER BY logged_at"
+        ).fetchall()
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +83,8 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     write_tiny_scenario(serve.folder)
     serve.start()
     yield serve
+    if serve.reader is not None:
+        serve.reader.close()
     for process in serve.processes:
         if process.poll() is None:
             process.kill()
