@@ -46,6 +46,7 @@ def api_url(session_api_url: str, server_lake: Path) -> Iterator[str]:
 def commands_share_a_server(session_api_url: str, server_lake: Path) -> Iterator[None]:
     """Commands that :mod:`cli_runner` starts use the session's server; one of its own costs each 5 s of processor."""
     import cli_runner
+
     from flows.server import client_env
 
     cli_runner.SHARED.update(client_env(session_api_url, server_lake / "prefect" / "slot-0"))

@@ -213,8 +213,19 @@ def test_a_missing_extension_wheel_falls_back_to_install(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(connect, "_extension_file", lambda name: None)
     with pytest.raises(LakeError, match="ducklake cannot be loaded"):
-        connect._load_extensions(Connection(), ("ducklake",))
+        connect._load_extensions(Connection(), {"ducklake": None})
     assert asked == ["ducklake"]
+
+
+@pytest.mark.parametrize("is_shipped", [True, False])
+def test_only_what_is_installed_goes_without_a_signature(monkeypatch: pytest.MonkeyPatch, is_shipped: bool) -> None:
+    """One that would be fetched must be signed."""
+    monkeypatch.setattr(connect, "_load_extensions", lambda *_: None)
+    if not is_shipped:
+        monkeypatch.setattr(connect, "_extension_file", lambda name: None)
+    with connect.new_connection(CatalogStore()) as connection:
+        (allowed,) = connection.execute("SELECT current_setting('allow_unsigned_extensions')").fetchone()
+    assert allowed is is_shipped
 
 
 def test_connections_fetch_nothing_by_themselves() -> None:
