@@ -8,6 +8,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from warehouse.connect import all_threads
 from warehouse.rows import insert, insert_arrow
 
 _COLUMNS = "workload_id, combination_id, n_nodes, throughput_mtok_per_s, cycle_ms, launch_class, provenance, rel_error"
@@ -20,14 +21,15 @@ def copy_slim(connection: duckdb.DuckDBPyConnection, frontier_ids: Sequence[str]
     """
     if not frontier_ids:
         return
-    slim = connection.execute(
-        f"""
+    with all_threads(connection):
+        slim = connection.execute(
+            f"""
         SELECT r.frontier_id, r.template_id, {", ".join("t." + name for name in _COLUMNS.split(", "))}, t.nodes
         FROM (FROM shards.frontier_rows WHERE frontier_id IN (SELECT unnest(?::VARCHAR[]))) r
         LEFT JOIN shards.solved_templates t ON t.template_id = r.template_id
         ORDER BY r.frontier_id, t.throughput_mtok_per_s DESC, r.template_id""",  # noqa: S608 - a constant
-        [list(frontier_ids)],
-    ).to_arrow_table()
+            [list(frontier_ids)],
+        ).to_arrow_table()
     unknown = slim.filter(slim.column("combination_id").is_null())
     if unknown.num_rows:
         raise ValueError(f"a frontier names {unknown.num_rows} unknown templates, such as {unknown['template_id'][0]}")

@@ -11,7 +11,7 @@ import pyarrow as pa
 from catalogs.errors import LakeError, UnknownNameError
 from tasks.allocation.plan import Plan
 from warehouse.catalog_faults import lake_errors
-from warehouse.connect import Lake
+from warehouse.connect import Lake, all_threads
 from warehouse.records import LibraryRecord, PlanSummary
 
 _SLIM = "template_id, combination_id, n_nodes, throughput_mtok_per_s, cycle_ms, launch_class, provenance, rel_error"
@@ -65,12 +65,13 @@ def library_content_hash(lake: Lake, library_id: str) -> str | None:
 
 def library_templates(lake: Lake, library_id: str, workload_id: str) -> pa.Table:
     """All templates of a workload, slim (no stages), fastest first; the unpruned set."""
-    return _arrow(
-        lake,
-        f"""SELECT {_SLIM} FROM main.templates WHERE library_id = ? AND workload_id = ?
-        ORDER BY throughput_mtok_per_s DESC, template_id""",  # noqa: S608 - a constant
-        [library_id, workload_id],
-    )
+    with all_threads(lake.connection):
+        return _arrow(
+            lake,
+            f"""SELECT {_SLIM} FROM main.templates WHERE library_id = ? AND workload_id = ?
+            ORDER BY throughput_mtok_per_s DESC, template_id""",  # noqa: S608 - a constant
+            [library_id, workload_id],
+        )
 
 
 def frontier_templates(lake: Lake, library_id: str, workload_id: str, filter_id: str) -> pa.Table:
@@ -79,12 +80,13 @@ def frontier_templates(lake: Lake, library_id: str, workload_id: str, filter_id:
     ``counts`` holds the nodes per configuration, in the order :func:`frontier_node_configs` gives. Raises LakeError
     when no such frontier was registered: an empty table means that one was, and nothing survives.
     """
-    return _arrow(
-        lake,
-        f"""SELECT {_SLIM}, counts FROM main.frontier_slim WHERE frontier_id = ?
-        ORDER BY throughput_mtok_per_s DESC, template_id""",  # noqa: S608 - a constant
-        [_frontier_id(lake, library_id, workload_id, filter_id)],
-    )
+    with all_threads(lake.connection):
+        return _arrow(
+            lake,
+            f"""SELECT {_SLIM}, counts FROM main.frontier_slim WHERE frontier_id = ?
+            ORDER BY throughput_mtok_per_s DESC, template_id""",  # noqa: S608 - a constant
+            [_frontier_id(lake, library_id, workload_id, filter_id)],
+        )
 
 
 def frontier_node_configs(lake: Lake, library_id: str, workload_id: str, filter_id: str) -> list[str]:
