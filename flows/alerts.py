@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from catalogs.errors import CoralError
+from catalogs.scenario_schema import PolicySection
 from flows.drift import DriftReport, find_report
 from flows.webhook import VARIABLE, Patience, send
-from tasks.allocation.watch import alarms
+from tasks.allocation.watch import AlarmKind, alarms
 
 if TYPE_CHECKING:
     from catalogs.scenario_schema import Scenario
@@ -39,7 +40,7 @@ def check_alerts(
 
     Raises LakeError for a lake that cannot be written; nothing that a webhook, a block or a Prefect server does is raised.
     """
-    from warehouse.alerts import list_alerts, update_alerts, watched
+    from warehouse.alerts import update_alerts, watched
 
     now = now or datetime.now(UTC)
     seen = watched(lake, scenario.id, now)
@@ -48,23 +49,48 @@ def check_alerts(
         since_s = (report.observed_at - report.plan_since).total_seconds()
         seen = replace(seen, drift=report.drift, drift_since_s=since_s)
     new = update_alerts(lake, scenario.id, alarms(seen, scenario.policy, max_ages_s(scenario), now), now)
-    notes = _tell_prefect(new)
-    delivered, undelivered, more = _tell_webhook(lake, now, patience or Patience())
-    return AlertCheck(tuple(new), tuple(list_alerts(lake, scenario.id)), delivered, undelivered, (*notes, *more))
+    return _told(lake, scenario.id, new, now, patience)
 
 
-def check_after_run(lake_root: Path, scenario: str | Path) -> tuple[str, ...]:
-    """Check the alerts after a run, in words for a person; a check that cannot be made is one of them, never an error."""
+def check_after_run(lake_root: Path, scenario: str | Path, scenario_id: str | None = None) -> tuple[str, ...]:
+    """Check the alerts after a run, in words for a person; a check that cannot be made is one of them, never an error.
+
+    Where the scenario cannot be read its own limits are unknown: then only whether the last run of ``scenario_id`` failed is
+    checked, which it will have.
+    """
     from catalogs.scenario import load_scenario
     from warehouse.connect import Lake
 
     try:
         with Lake.open(lake_root, create=False) as lake:
-            done = check_alerts(lake, load_scenario(scenario).scenario)
+            try:
+                loaded = load_scenario(scenario).scenario
+            except CoralError:
+                if scenario_id is None:
+                    raise
+                done = _check_failed_run(lake, scenario_id, datetime.now(UTC))
+            else:
+                done = check_alerts(lake, loaded)
     except CoralError as error:
         return (f"alerts were not checked: {error}",)
     lines = [f"alert {event.event}: {event.kind} {event.subject}".rstrip() + f": {event.text}" for event in done.new]
     return (*lines, *done.notes)
+
+
+def _check_failed_run(lake: Lake, scenario_id: str, now: datetime) -> AlertCheck:
+    from warehouse.alerts import update_alerts, watched
+
+    holds = alarms(watched(lake, scenario_id, now), PolicySection(), {}, now)
+    new = update_alerts(lake, scenario_id, holds, now, {AlarmKind.FAILED_RUN})
+    return _told(lake, scenario_id, new, now, None)
+
+
+def _told(lake: Lake, scenario_id: str, new: list[AlertEvent], now: datetime, patience: Patience | None) -> AlertCheck:
+    from warehouse.alerts import list_alerts
+
+    notes = _tell_prefect(new)
+    delivered, undelivered, more = _tell_webhook(lake, now, patience or Patience())
+    return AlertCheck(tuple(new), tuple(list_alerts(lake, scenario_id)), delivered, undelivered, (*notes, *more))
 
 
 def max_ages_s(scenario: Scenario) -> Mapping[str, float]:

@@ -48,14 +48,24 @@ def allocate_flow(
 
     A run that starts more than ``window_minutes`` (None: the scenario's interval) after it was due is superseded, not
     executed. ``scenario_id`` is what a failure is logged under where the scenario itself cannot be read. A run that decides
-    nothing leaves the last plan current; every run is logged in ``allocation_runs``, under its id in Prefect.
+    nothing leaves the last plan current; every run is logged in ``allocation_runs``, under its id in Prefect, and is
+    followed by a check of the alerts.
     """
     load_secrets()
-    started = datetime.now(UTC)
     settings = BuildSettings(scenario=scenario, lake_root=lake_root_of(lake), dask_address=dask_address)
+    try:
+        return _run(settings, window_minutes, scenario_id)
+    finally:
+        for line in check_after_run(settings.lake_root, scenario, scenario_id):
+            LineProgress().message(line)
+
+
+def _run(settings: BuildSettings, window_minutes: float | None, scenario_id: str | None) -> State[Any]:
+    """Plan and publish, log and announce what became of it; the flow's final state."""
+    started = datetime.now(UTC)
     request = RunRequest(run_id=str(flow_run.id), due=flow_run.scheduled_start_time, window_s=0.0)
     try:
-        loaded = load_scenario(scenario).scenario
+        loaded = load_scenario(settings.scenario).scenario
         scenario_id = loaded.id
         minutes = loaded.policy.interval_minutes if window_minutes is None else window_minutes
         request = RunRequest(request.run_id, request.due, minutes * 60)
@@ -72,8 +82,6 @@ def allocate_flow(
     except BaseException as error:
         _log(settings.lake_root, scenario_id, request, started, error)
         announce_undecided("failed", scenario_id, str(error) or type(error).__name__)
-        for line in check_after_run(settings.lake_root, scenario):
-            LineProgress().message(line)
         raise
     announce(outcome, settings.lake_root)
     return Completed(name=_STATE_NAMES[outcome.run_outcome or "unchanged"], message=outcome.text)

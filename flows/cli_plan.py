@@ -35,7 +35,7 @@ from flows.cli_common import (
 from flows.settings import BuildResult, BuildSettings, lake_root_of
 
 if TYPE_CHECKING:
-    from flows.planning import AllocationOutcome
+    from flows.plan_publish import AllocationOutcome
 
 
 def register(app: typer.Typer) -> None:

@@ -49,9 +49,19 @@ def serve(
     ] = None,
     port: Annotated[int, typer.Option("--port", min=0, max=65535, help="Port of Prefect's API and pages.")] = 4200,
     dask_address: DaskOption = None,
+    alerts: Annotated[
+        float,
+        typer.Option(
+            "--alerts-every",
+            metavar="MINUTES",
+            min=0,
+            help="How often alerts are checked beside runs; 0 = after runs only.",
+        ),
+    ] = 5.0,
 ) -> None:
     """Run a Prefect server, a worker and the schedule until Ctrl-C: a plan is made at once, then on time, then for every
-    change of a feed. All of it listens on 127.0.0.1 only; restart it after a kill and it goes on.
+    change of a feed; alerts are checked after every run and between them. All of it listens on 127.0.0.1 only; restart it
+    after a kill and it goes on.
     """
     from catalogs.errors import CoralError
     from flows.cli_progress import LineProgress
@@ -68,6 +78,7 @@ def serve(
         window_minutes=window,
         port=port,
         dask_address=dask_address,
+        alerts_minutes=alerts,
     )
     run(settings, LineProgress())
     say("stopped: nothing is left running; what was published stays")

@@ -25,7 +25,7 @@ from prefect.types.entrypoint import EntrypointType
 from prefect.workers.process import ProcessWorker
 
 from flows.allocate_flow import allocate_flow
-from flows.feed_events import FEED_CHANGED, FEED_PREFIX
+from flows.feed_events import FEED_CHANGED, FEED_PREFIX, LAKE_LABEL, SCENARIO_LABEL
 from flows.serving import Served
 from flows.turn import RunRequest, log_undecided
 
@@ -39,10 +39,16 @@ _ANCHOR = datetime(2024, 1, 1, tzinfo=UTC)
 _UNFINISHED = [StateType.RUNNING, StateType.PENDING, StateType.CANCELLING]
 
 
-def feed_trigger() -> DeploymentEventTrigger:
-    """Fires once for every changed feed."""
+def feed_trigger(scenario_id: str, lake_root: Path) -> DeploymentEventTrigger:
+    """Fires once for every changed feed of the scenario in this lake."""
     return DeploymentEventTrigger(
-        name="a feed has changed", expect={FEED_CHANGED}, match={"prefect.resource.id": f"{FEED_PREFIX}*"}
+        name="a feed has changed",
+        expect={FEED_CHANGED},
+        match={
+            "prefect.resource.id": f"{FEED_PREFIX}*",
+            SCENARIO_LABEL: scenario_id,
+            LAKE_LABEL: str(lake_root.resolve()),
+        },
     )
 
 
@@ -54,7 +60,7 @@ def deployment(served: Served, lake_root: Path) -> RunnerDeployment:
         schedule=Cron(served.cron, timezone="UTC")
         if served.cron
         else Interval(timedelta(minutes=served.every_minutes), anchor_date=_ANCHOR),
-        triggers=[feed_trigger()],
+        triggers=[feed_trigger(served.scenario_id, lake_root)],
         parameters={
             "scenario": served.scenario,
             "lake": str(lake_root),

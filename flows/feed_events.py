@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from prefect.events import Event
+
     from warehouse.records import IngestRecord
 
 FEED_CHANGED = "coral.feed.changed"
 FEED_PREFIX = "coral.feed."
+# Labels of the event's resource: whose feed it is, and in which lake. A schedule listens to its own only.
+SCENARIO_LABEL, LAKE_LABEL = "coral.scenario", "coral.lake"
 
 
 def feed_changed(lake_root: Path, record: IngestRecord) -> str:
@@ -19,13 +23,13 @@ def feed_changed(lake_root: Path, record: IngestRecord) -> str:
 
     Nothing is raised for what is not running: the rows are in, and whoever reads the lake next finds them.
     """
-    details = {"scenario_id": record.scenario_id, "ingest_id": record.ingest_id, "n_changed": record.n_changed}
-    return announce_feed(record.kind.value, lake_root, details)
+    details = {"ingest_id": record.ingest_id, "n_changed": record.n_changed}
+    return announce_feed(record.kind.value, lake_root, record.scenario_id, details)
 
 
-def announce_feed(feed: str, lake_root: Path, details: Mapping[str, object] | None = None) -> str:
-    """Emit ``coral.feed.changed`` of ``feed`` (prices, availability, demand, fleet); a line for a person that says to whom, empty
-    where nothing runs that would want to know.
+def announce_feed(feed: str, lake_root: Path, scenario_id: str, details: Mapping[str, object] | None = None) -> str:
+    """Emit ``coral.feed.changed`` of a scenario's ``feed`` (prices, availability, demand, fleet); a line for a person that says
+    to whom, empty where nothing runs that would want to know.
 
     Told is the Prefect server of PREFECT_API_URL, else that of the `coral serve` that serves this lake. What is in the lake
     stays whether or not anybody could be told: nothing is raised for a server that does not answer.
@@ -40,14 +44,9 @@ def announce_feed(feed: str, lake_root: Path, details: Mapping[str, object] | No
     with prefect_environment(environment):
         import httpx
         from prefect.client.orchestration import get_client
-        from prefect.events import Event, Resource
         from prefect.exceptions import PrefectHTTPStatusError
 
-        event = Event(
-            event=FEED_CHANGED,
-            resource=Resource({"prefect.resource.id": FEED_PREFIX + feed, "coral.lake": str(lake_root.resolve())}),
-            payload={"feed": feed, **(details or {})},
-        )
+        event = feed_event(feed, lake_root, scenario_id, details)
         # Not emit_event: that sends later, in a thread, and this command may be over by then.
         try:
             with get_client(sync_client=True) as client:
@@ -55,3 +54,15 @@ def announce_feed(feed: str, lake_root: Path, details: Mapping[str, object] | No
                 return f"told the schedule at {client.api_url}"
         except (httpx.HTTPError, PrefectHTTPStatusError) as error:
             return f"the Prefect server could not be told that {feed} changed ({error}): its next run sees it"
+
+
+def feed_event(feed: str, lake_root: Path, scenario_id: str, details: Mapping[str, object] | None = None) -> Event:
+    """The event that ``feed`` of the scenario in this lake has changed."""
+    from prefect.events import Event, Resource
+
+    labels = {SCENARIO_LABEL: scenario_id, LAKE_LABEL: str(lake_root.resolve())}
+    return Event(
+        event=FEED_CHANGED,
+        resource=Resource({"prefect.resource.id": FEED_PREFIX + feed, **labels}),
+        payload={"feed": feed, "scenario_id": scenario_id, **(details or {})},
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,7 +27,8 @@ def load_with_feeds(name_or_path: str | Path, lake_root: Path, at: datetime | No
     """The scenario with what the lake in ``lake_root`` holds for it (nothing where there is no lake), as of ``at`` (default:
     now; a demand file's latest window then counts). Raises what :func:`catalogs.scenario.load_scenario` raises, and
     LakeError."""
-    return load_scenario(name_or_path, at, feed_reader(lake_root, at or datetime.now(UTC)))
+    now = at or datetime.now(UTC)
+    return _with_supply_judged(load_scenario(name_or_path, at, feed_reader(lake_root, now)), now)
 
 
 def feed_reader(lake_root: Path, at: datetime) -> FeedReader:
@@ -80,7 +82,7 @@ class _Reader:
     def prices(self) -> Mapping[str, PriceSnapshot]:
         from warehouse.feeds import price_snapshots
 
-        found = price_snapshots(self.lake, self.scenario.id) if self.lake else {}
+        found = price_snapshots(self.lake, self.scenario.id, at=self.at) if self.lake else {}
         regions = self.scenario.offers.regions
         missing = [region for region in regions if region not in found]
         if missing:
@@ -93,18 +95,7 @@ class _Reader:
     def availability(self) -> Mapping[tuple[str, str, Market], Availability]:
         from warehouse.feeds import latest_availability
 
-        found = latest_availability(self.lake, self.scenario.id, self.at) if self.lake else {}
-        regions = set(self.scenario.offers.regions)
-        ages = {
-            f"{config} in {region}": self.age_s(datetime.fromisoformat(seen.observed_at))
-            for (region, config, _), seen in found.items()
-            if region in regions and seen.nodes is not None
-        }
-        if not ages:
-            text = "no availability is known from a feed: quotas or the scenario's default count, as assumed"
-            self.notes.append(("availability_feed_missing", text))
-        self.judge("availability", ages, self.scenario.feeds.availability_minutes * 60)
-        return found
+        return latest_availability(self.lake, self.scenario.id, self.at) if self.lake else {}
 
     def demand(self, section: DemandSection) -> Iterator[tuple[str, DemandWindow]]:
         from warehouse.feeds import demand_history
@@ -131,15 +122,14 @@ class _Reader:
             self.lengths[model] = told[-1]
         method, season = ForecastMethod(section.forecast), timedelta(hours=section.season_hours)
         found = forecast(windows, self.at, method, season, self.scenario.policy.demand_percentile)
-        ages[model] = 0.0 if found.is_told else self.age_s(found.last_end)
+        window = found.window
+        ages[model] = 0.0 if found.is_told else self.age_s(window.window_end)
         if found.req_per_s is None:
-            self.unknown[model] = f"its window from {windows[-1].window_start:%Y-%m-%d %H:%M} UTC is told as unknown"
+            self.unknown[model] = f"its window from {window.window_start:%Y-%m-%d %H:%M} UTC is told as unknown"
         elif not found.is_told:
-            text = (
-                f"demand of {model} is known up to {found.last_end:%Y-%m-%d %H:%M} UTC and carried on ({method.value})"
-            )
+            text = f"demand of {model} is known up to {window.window_end:%Y-%m-%d %H:%M} UTC and carried on ({method.value})"
             self.notes.append(("demand_forecast", text + (f"; {found.note}" if found.note else "")))
-        return DemandWindow(model, windows[-1].window_start, found.req_per_s, found.peak_ratio)
+        return DemandWindow(model, window.window_start, found.req_per_s, found.peak_ratio)
 
     def failed(self) -> tuple[FailedLaunch, ...]:
         from warehouse.feeds import failed_launches
@@ -168,11 +158,38 @@ class _Reader:
         if not ages_s:
             return
         self.ages_s[what] = max(ages_s.values())
-        old = {name: age for name, age in ages_s.items() if age > most_s}
-        if old:
-            text = f"{what} of {_listed(sorted(old))} is {_span(max(old.values()))} old (allowed: {_span(most_s)})"
+        if text := _too_old(what, ages_s, most_s):
             self.notes.append((f"stale_{what}", text))
             self.stale.append(text)
+
+
+def _with_supply_judged(loaded: LoadedScenario, now: datetime) -> LoadedScenario:
+    """The scenario with the age of its supply feed noted. Only what is on offer counts: a machine that the scenario leaves
+    out, or that nobody sells any more, is told of once and then never again."""
+    if loaded.scenario.availability.feed is None:
+        return loaded
+    ages = {
+        f"{config} in {region}": max(0.0, (now - datetime.fromisoformat(seen.observed_at)).total_seconds())
+        for (region, config, market), seen in loaded.feeds.availability.items()
+        if (region, market, config) in loaded.by_market and seen.nodes is not None
+    }
+    if not ages:
+        text = "no availability is known from a feed: quotas or the scenario's default count, as assumed"
+        return replace(loaded, warnings=(*loaded.warnings, ("availability_feed_missing", text)))
+    feeds = replace(loaded.feeds, ages_s={**loaded.feeds.ages_s, "availability": max(ages.values())})
+    text = _too_old("availability", ages, loaded.scenario.feeds.availability_minutes * 60)
+    if not text:
+        return replace(loaded, feeds=feeds)
+    feeds = replace(feeds, stale=(*feeds.stale, text))
+    return replace(loaded, feeds=feeds, warnings=(*loaded.warnings, ("stale_availability", text)))
+
+
+def _too_old(what: str, ages_s: Mapping[str, float], most_s: float) -> str:
+    """Which parts of an input are older than allowed, in words; empty where none is."""
+    old = {name: age for name, age in ages_s.items() if age > most_s}
+    if not old:
+        return ""
+    return f"{what} of {_listed(sorted(old))} is {_span(max(old.values()))} old (allowed: {_span(most_s)})"
 
 
 def served_models(scenario: Scenario) -> tuple[str, ...]:

@@ -42,6 +42,7 @@ def read_prices(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
 
     observed_at = request.as_of or datetime.fromtimestamp(request.file.stat().st_mtime, UTC).replace(microsecond=0)
     _refuse_future("prices", observed_at, now)
+    observed_at = min(observed_at, now)  # another machine's clock may be ahead of ours by a little
     last = price_snapshots(lake, loaded.scenario.id)
     read = read_price_file(request.file, loaded.catalog, request.provider, observed_at, now)
     judged = judge_prices(read, last, loaded.catalog, observed_at, is_confirmed=request.is_confirmed)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from catalogs.errors import CoralError, HeldError, LakeError, finding_lines
+from catalogs.errors import CoralError, HeldError, finding_lines
 from flows.anytime import Search, SearchEndedError, StoppedError
 from flows.interrupt import interrupt_sets
+from flows.plan_publish import AllocationOutcome, keep_frame_of, publish
 from flows.settings import BuildSettings, Progress, progress_stage
 from flows.turn import RunRequest, allocation_turn, log_undecided
 from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, PlanWarning
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
     from flows.planning_inputs import PlanningInputs
     from warehouse.connect import Lake
-    from warehouse.records import RunOutcome
+    from warehouse.lock import StillHeld
 
 # What the issue asks of `core`: a gap of 0.05 % in seconds. The wall clock is only a safety limit.
 PLAN_LIMITS = SolveLimits(gap=1e-4, time_s=60.0)
@@ -36,17 +37,6 @@ _NO_BASELINES = PlanBaselines(
 _INTERRUPTED = "the search was interrupted: this is the best plan it had found"
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationOutcome:
-    """The plan that holds now, and what became of this run (None = nothing was written), in words for a person. With
-    ``is_interrupted`` it is the best plan that was found until then, and not published."""
-
-    plan: Plan
-    run_outcome: RunOutcome | None
-    text: str
-    is_interrupted: bool = False
-
-
 def plan_scenario(settings: BuildSettings, progress: Progress, request: RunRequest | None = None) -> AllocationOutcome:
     """Build the library if needed, allocate, check, publish. Raises the expected outcomes of each part.
 
@@ -58,9 +48,9 @@ def plan_scenario(settings: BuildSettings, progress: Progress, request: RunReque
     if request is None or request.due is None:
         build_library(settings, progress)
         return allocate(settings, progress, publish=True, request=request)
-    with allocation_turn(settings.lake_root, load_scenario(settings.scenario).scenario.id, request):
+    with allocation_turn(settings.lake_root, load_scenario(settings.scenario).scenario.id, request) as still_held:
         build_library(settings, progress)
-        return _allocate(settings, progress, request)
+        return _allocate(settings, progress, request, still_held)
 
 
 def allocate(
@@ -84,16 +74,18 @@ def allocate(
         return _allocate(settings, progress, None)
     request = request or RunRequest()
     # Inputs are read once it is this run's turn: here only the name is of use.
-    with allocation_turn(settings.lake_root, load_scenario(settings.scenario).scenario.id, request):
+    with allocation_turn(settings.lake_root, load_scenario(settings.scenario).scenario.id, request) as still_held:
         try:
-            return _allocate(settings, progress, request)
+            return _allocate(settings, progress, request, still_held)
         finally:
             for line in check_after_run(settings.lake_root, settings.scenario):
                 progress.message(line)
 
 
-def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest | None) -> AllocationOutcome:
-    """:func:`allocate` when it is this run's turn; ``request`` None = publish nothing."""
+def _allocate(
+    settings: BuildSettings, progress: Progress, request: RunRequest | None, still_held: StillHeld | None = None
+) -> AllocationOutcome:
+    """:func:`allocate` when it is this run's turn, as ``still_held`` can tell; ``request`` None = publish nothing."""
     from flows.build import registered_library
     from flows.drift import note_what_runs
     from flows.feeds import load_with_feeds
@@ -119,9 +111,8 @@ def _allocate(settings: BuildSettings, progress: Progress, request: RunRequest |
             return AllocationOutcome(plan, None, f"{_INTERRUPTED}, and is not published", is_interrupted=True)
         if request is None:
             return AllocationOutcome(plan, None, "not published: give --publish to publish it")
-        guards = () if request.approve else _guards(lake, loaded, plan, last)
-        outcome = _publish(lake, loaded, plan, last, started, request, guards)
-        _keep_frame(lake, outcome, frame, progress)
+        outcome = publish(lake, loaded, plan, last, started, request, still_held)
+        keep_frame_of(lake, outcome, frame, progress)
         return outcome
 
 
@@ -303,71 +294,3 @@ def plan_document(
     if faults:
         raise RuntimeError("the plan fails the independent check: " + "; ".join(faults))
     return plan
-
-
-def _guards(lake: Lake, loaded: LoadedScenario, plan: Plan, last: Plan | None) -> tuple[str, ...]:
-    """Why the plan waits for approval. What is current is compared again under the write lock."""
-    from tasks.allocation.guards import guard_reasons
-    from warehouse.plan_states import is_rolled_back
-
-    overruled = is_rolled_back(lake, loaded.scenario.id)
-    return guard_reasons(plan, last, loaded.scenario.policy.guards, is_rolled_back=overruled)
-
-
-def _publish(
-    lake: Lake,
-    loaded: LoadedScenario,
-    plan: Plan,
-    last: Plan | None,
-    started: datetime,
-    request: RunRequest,
-    guards: tuple[str, ...],
-) -> AllocationOutcome:
-    from flows.planning_inputs import input_ages_s, reference_inputs
-    from warehouse.plans import log_rejects, publish_plan
-    from warehouse.records import AllocationRun, ReferenceInputs, Reject, RunOutcome
-
-    run = AllocationRun(
-        run_id=request.run_id,
-        scenario_id=loaded.scenario.id,
-        started_at=started,
-        inputs_hash=plan.inputs.hash,
-        base_plan_version=last.plan_version if last else 0,
-        input_ages_s=input_ages_s(loaded, started),
-    )
-    published = publish_plan(lake, plan, run, ReferenceInputs(**reference_inputs(loaded, started)), guards=guards)
-    if loaded.rejects:
-        rejects = [Reject(f.file, f.row, f.column, f.value, f.reason, f.remedy) for f in loaded.rejects]
-        log_rejects(lake, run.run_id, rejects)
-    text = {
-        RunOutcome.PUBLISHED: f"published as version {published.plan_version} of {loaded.scenario.id}",
-        RunOutcome.UNCHANGED: f"unchanged: version {published.plan_version} stays, the run is logged with today's figures",
-        RunOutcome.HELD_FOR_APPROVAL: f"version {published.plan_version} of {loaded.scenario.id} waits for approval, version "
-        f"{last.plan_version if last else 0} stays: {'; '.join(guards)}. To make it current: "
-        f"`coral plans approve {published.plan_version} --scenario {loaded.scenario.id}`",
-        RunOutcome.SUPERSEDED: f"another run published version {published.plan_version} meanwhile: it stays",
-    }[published.outcome]
-    assert published.plan is not None  # whatever the outcome, a version holds after a publication
-    stands = published.plan
-    if published.outcome is RunOutcome.UNCHANGED and _figures(plan) != _figures(stands):
-        # The same machines, at other prices or for another demand: today's figures are what a reader needs.
-        keep = {"plan_version": stands.plan_version, "state": stands.state, "reason": f"unchanged; {plan.reason}"}
-        return AllocationOutcome(plan.model_copy(update=keep), published.outcome, text)
-    return AllocationOutcome(published.plan, published.outcome, text)
-
-
-def _keep_frame(lake: Lake, outcome: AllocationOutcome, frame: dict[str, Any], progress: Progress) -> None:
-    """Keep what the version that holds was decided on. It is published already: a full disk is said, not raised."""
-    from flows.plan_frame import keep_frame
-
-    if outcome.run_outcome == "superseded":
-        return  # another run's version, decided on other inputs
-    try:
-        keep_frame(lake.root, outcome.plan.scenario_id, outcome.plan.plan_version, frame)
-    except LakeError as error:
-        progress.message(f"the plan is published, but what `coral plans show --why` needs could not be kept: {error}")
-
-
-def _figures(plan: Plan) -> tuple[object, ...]:
-    """What may move while a decision stands. Start-up charges do so by themselves: what was new runs now."""
-    return plan.cost_usd_per_h, plan.status is SolveStatus.SHORTFALL, plan.workloads, plan.offers, plan.shortfalls

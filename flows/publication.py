@@ -28,7 +28,7 @@ from tasks.allocation.plan import Plan
 from tasks.allocation.plan_diff import diff_plans
 
 if TYPE_CHECKING:
-    from flows.planning import AllocationOutcome
+    from flows.plan_publish import AllocationOutcome
 
 EVENT_PREFIX = "coral.allocation."
 RESOURCE_PREFIX = "coral.plan."

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from catalogs.errors import CoralError
+from flows.alert_timer import DEFAULT_MINUTES, alerts_checked
 from flows.server import ApiServer, client_env, prefect_environment
 from flows.serving import SLOT, Served, Serving, serving_lock
 from flows.settings import Progress
@@ -36,7 +37,8 @@ _MOST_RUNS = 4
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
     """What to serve: scenarios by name or path, in one lake, every ``every_minutes`` (None: the scenario's interval) or at
-    the times of ``cron``. ``window_minutes`` None = ``every_minutes``, with ``cron`` the scenario's interval."""
+    the times of ``cron``. ``window_minutes`` None = ``every_minutes``, with ``cron`` the scenario's interval. Alerts are
+    checked after every run, and every ``alerts_minutes`` as well (0 = only then)."""
 
     scenarios: tuple[str, ...]
     lake_root: Path
@@ -45,6 +47,7 @@ class ServeSettings:
     window_minutes: float | None = None
     port: int = DEFAULT_PORT
     dask_address: str | None = None
+    alerts_minutes: float = DEFAULT_MINUTES
 
 
 def serve(settings: ServeSettings, progress: Progress) -> None:
@@ -54,24 +57,37 @@ def serve(settings: ServeSettings, progress: Progress) -> None:
     root = settings.lake_root.resolve()
     with serving_lock(root) as state, _signals_set(stop):
         items = served(settings)
-        restarts = _Restarts()
-        while not stop.is_set():
-            with ApiServer(root, slot=SLOT, port=settings.port) as server:
-                environment = {**client_env(server.url, server.home), **_CHILD_ENV}
-                with prefect_environment(environment):
-                    from flows import deployments
+        with alerts_checked(root, items, settings.alerts_minutes, progress):
+            _serve(root, items, settings.port, state, stop, progress)
 
-                    server.wait_ready()
-                    deployments.close_lost_runs(root)
-                    if not restarts.count:
-                        deployments.register(items, root)
-                    names = ", ".join(item.scenario_id for item in items)
-                    address = server.url.removesuffix("/api")
-                    progress.message(f"serving {names} of {root}; Prefect's pages: {address}")
-                    _keep_worker(root, server, state, stop, restarts, progress)
-            if not stop.is_set():
-                restarts.note("the Prefect server", server.home / "server.log")
-                progress.message("the Prefect server has ended: starting it again")
+
+def _serve(
+    root: Path,
+    items: list[Served],
+    port: int,
+    state: Callable[[Serving], None],
+    stop: threading.Event,
+    progress: Progress,
+) -> None:
+    """Run the server, and start it again where it ends by itself, until ``stop`` is set."""
+    restarts = _Restarts()
+    while not stop.is_set():
+        with ApiServer(root, slot=SLOT, port=port) as server:
+            environment = {**client_env(server.url, server.home), **_CHILD_ENV}
+            with prefect_environment(environment):
+                from flows import deployments
+
+                server.wait_ready()
+                deployments.close_lost_runs(root)
+                if not restarts.count:
+                    deployments.register(items, root)
+                names = ", ".join(item.scenario_id for item in items)
+                address = server.url.removesuffix("/api")
+                progress.message(f"serving {names} of {root}; Prefect's pages: {address}")
+                _keep_worker(root, server, state, stop, restarts, progress)
+        if not stop.is_set():
+            restarts.note("the Prefect server", server.home / "server.log")
+            progress.message("the Prefect server has ended: starting it again")
 
 
 def served(settings: ServeSettings) -> list[Served]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +20,7 @@ from catalogs.errors import HeldError, StaleError
 
 if TYPE_CHECKING:
     from warehouse.connect import Lake
+    from warehouse.lock import StillHeld
     from warehouse.records import RunOutcome
 
 
@@ -55,8 +56,9 @@ class RunRequest:
 
 
 @contextmanager
-def allocation_turn(lake_root: Path, scenario_id: str, request: RunRequest) -> Iterator[None]:
-    """Hold the scenario's allocation lock for the block: inputs are read, decided on and published inside it.
+def allocation_turn(lake_root: Path, scenario_id: str, request: RunRequest) -> Iterator[StillHeld]:
+    """Hold the scenario's allocation lock for the block: inputs are read, decided on and published inside it. Gives what to
+    ask before publishing whether the turn is still this run's.
 
     Raises LakeError where there is no lake (a scheduled run makes it), LockedError for a person's run whose turn does not
     come, SupersededError for a scheduled one.
@@ -72,24 +74,27 @@ def allocation_turn(lake_root: Path, scenario_id: str, request: RunRequest) -> I
     wait_s = None
     if request.expires is not None:
         wait_s = max(0.0, (request.expires - datetime.now(UTC)).total_seconds())
-    try:
-        with allocation_lock(root, scenario_id, f"run {request.run_id}", wait_s):
-            _refuse_covered(root, scenario_id, request)
-            yield
-    except LockedError as error:
-        if request.due is None:
-            raise
-        raise SupersededError(f"{scenario_id}: the run due at {_minute(request.due)} got no turn: {error}") from error
+    with ExitStack() as turn:
+        try:
+            still_held = turn.enter_context(allocation_lock(root, scenario_id, f"run {request.run_id}", wait_s))
+        except LockedError as error:
+            if request.due is None:
+                raise
+            raise SupersededError(
+                f"{scenario_id}: the run due at {_minute(request.due)} got no turn: {error}"
+            ) from error
+        _refuse_covered(root, scenario_id, request)
+        yield still_held
 
 
 def _refuse_covered(lake_root: Path, scenario_id: str, request: RunRequest) -> None:
     from warehouse.connect import Lake
-    from warehouse.runs import decided_since
+    from warehouse.runs import answered_since
 
     if request.due is None or not Lake.exists(lake_root):
         return
     with Lake.open(lake_root, read_only=True) as lake:
-        other = decided_since(lake, scenario_id, request.due)
+        other = answered_since(lake, scenario_id, request.due)
     if other is not None:
         raise SupersededError(
             f"{scenario_id}: run {other} began after this one was due at {_minute(request.due)} and has decided"

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from tasks.allocation.watch import Alarm, Watched
+from tasks.allocation.watch import Alarm, AlarmKind, Watched
 from warehouse.connect import Lake
 from warehouse.plan_states import open_proposals
 from warehouse.read import current_plan
+from warehouse.records import DECIDED
 from warehouse.rows import insert
 
 # What was not delivered for so long is not news any more; an attempt that ended in silence may be repeated after so long.
@@ -43,13 +44,19 @@ class Delivery:
 _EVENT = 'event_id, scenario_id, kind, subject, event, "at", text'
 
 
-def update_alerts(lake: Lake, scenario_id: str, alarms: Sequence[Alarm], now: datetime) -> list[AlertEvent]:
+def update_alerts(
+    lake: Lake,
+    scenario_id: str,
+    alarms: Sequence[Alarm],
+    now: datetime,
+    kinds: Collection[AlarmKind] = tuple(AlarmKind),
+) -> list[AlertEvent]:
     """Fire what holds and has not fired, clear what has fired and holds no more; the new events. Nothing is written where
-    there are none, and of two callers at once only one gets an event."""
-    if not _news(lake, scenario_id, alarms, now):
+    there are none, and of two callers at once only one gets an event. Alerts of other ``kinds`` stay as they are."""
+    if not _news(lake, scenario_id, alarms, now, kinds):
         return []
     with lake.write(f"alerts of {scenario_id}") as connection:
-        events = _news(lake, scenario_id, alarms, now)
+        events = _news(lake, scenario_id, alarms, now, kinds)
         row = connection.execute("SELECT coalesce(max(sequence), 0) FROM main.alert_events").fetchone()
         assert row is not None  # an aggregate always has a row
         numbered = [{"sequence": row[0] + i, **asdict(event)} for i, event in enumerate(events, start=1)]
@@ -57,12 +64,14 @@ def update_alerts(lake: Lake, scenario_id: str, alarms: Sequence[Alarm], now: da
     return events
 
 
-def _news(lake: Lake, scenario_id: str, alarms: Sequence[Alarm], now: datetime) -> list[AlertEvent]:
+def _news(
+    lake: Lake, scenario_id: str, alarms: Sequence[Alarm], now: datetime, kinds: Collection[AlarmKind]
+) -> list[AlertEvent]:
     rows = lake.connection.execute(
         "SELECT kind, subject, text FROM main.alerts WHERE scenario_id = ? AND is_open ORDER BY 1, 2", [scenario_id]
     ).fetchall()
-    is_open = {(kind, subject): text for kind, subject, text in rows}
-    holds = {(alarm.kind.value, alarm.subject): alarm.text for alarm in alarms}
+    is_open = {(kind, subject): text for kind, subject, text in rows if kind in kinds}
+    holds = {(alarm.kind.value, alarm.subject): alarm.text for alarm in alarms if alarm.kind in kinds}
     new = [(key, "cleared", text) for key, text in is_open.items() if key not in holds]
     new += [(key, "fired", text) for key, text in holds.items() if key not in is_open]
     return [AlertEvent(uuid.uuid4().hex, scenario_id, *key, event, now, text) for key, event, text in new]
@@ -113,7 +122,7 @@ def watched(lake: Lake, scenario_id: str, now: datetime) -> Watched:
         WHERE scenario_id = ? AND outcome <> 'superseded' ORDER BY started_at DESC, logged_at DESC LIMIT 200""",
         [scenario_id],
     ).fetchall()
-    decided = [row for row in runs if row[0] in ("published", "unchanged", "held_for_approval")]
+    decided = [row for row in runs if row[0] in DECIDED]
     aged = next((row for row in runs if row[3]), None)
     waited_s = (now - aged[4]).total_seconds() if aged else 0.0
     return Watched(

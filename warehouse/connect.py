@@ -183,8 +183,13 @@ class Lake:
         """
         if self.is_read_only:
             raise LakeError(f"the lake in {self.root} is open for reading only", remedy="open it for writing")
-        with write_lock(self.root, what, lock_timeout_s), lake_errors(self.root), transaction(self.connection, what):
+        with (
+            write_lock(self.root, what, lock_timeout_s) as still_held,
+            lake_errors(self.root),
+            transaction(self.connection, what),
+        ):
             yield self.connection
+            still_held()
 
     def snapshot(self) -> int:
         """The id of the latest snapshot; readers can go back to it."""

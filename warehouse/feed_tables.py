@@ -83,7 +83,7 @@ FEED_TABLES = (
             _SCENARIO,
             key("model", "VARCHAR", "model"),
             key("window_start", "TIMESTAMPTZ", "start of the window", "UTC"),
-            Column("window_s", "DOUBLE", "length of the window", "s"),
+            key("window_s", "DOUBLE", "length of the window", "s"),
             maybe("demand_req_per_s", "DOUBLE", "mean request rate; NULL = unknown, which is not zero", "req/s"),
             Column("minute_counts", "INTEGER[]", "requests in each minute, where a trace was counted; else empty"),
             maybe("input_mean", "DOUBLE", "mean prompt, to three digits; NULL = not told", "tokens"),

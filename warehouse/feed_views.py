@@ -39,9 +39,9 @@ FEED_VIEWS: tuple[View, ...] = (
     ),
     View(
         "demand_feed",
-        "Demand per window as a scenario's feed told",
-        _corrected("demand_windows", "scenario_id, model, window_start"),
+        "Demand per window as a scenario's feed told; of windows that overlap the shortest counts",
+        _corrected("demand_windows", "scenario_id, model, window_start, window_s"),
         ("demand_windows",),
-        key=("scenario_id", "model", "window_start"),
+        key=("scenario_id", "model", "window_start", "window_s"),
     ),
 )

@@ -39,18 +39,21 @@ def last_ingest(lake: Lake, scenario_id: str, kind: FeedKind) -> IngestRecord | 
     return IngestRecord(**{**rows[0], "kind": FeedKind(rows[0]["kind"])}) if rows else None
 
 
-def price_snapshots(lake: Lake, scenario_id: str, since: datetime | None = None) -> dict[str, PriceSnapshot]:
-    """The latest prices per region; with ``since`` only of regions that were told of at or after that moment."""
+def price_snapshots(
+    lake: Lake, scenario_id: str, since: datetime | None = None, at: datetime | None = None
+) -> dict[str, PriceSnapshot]:
+    """The latest prices per region, of those seen not after ``at``; with ``since`` only of regions that were told of at or
+    after that moment."""
     rows = _rows(
         lake,
         """SELECT s.region, s.observed_at, s.sequence, p.* EXCLUDE (set_id)
         FROM (
-            FROM main.price_snapshots WHERE scenario_id = ?
+            FROM main.price_snapshots WHERE scenario_id = ? AND (? IS NULL OR observed_at <= ?)
             QUALIFY sequence = max(sequence) OVER (PARTITION BY region)
         ) s LEFT JOIN main.price_sets p ON p.set_id = s.set_id
         WHERE ? IS NULL OR s.observed_at >= ?
         ORDER BY s.region, p.instance_type, p.node_config, p.market""",
-        [scenario_id, since, since],
+        [scenario_id, at, at, since, since],
     )
     found: dict[str, PriceSnapshot] = {}
     for region in dict.fromkeys(row["region"] for row in rows):
@@ -100,12 +103,12 @@ def latest_availability(
 def demand_history(
     lake: Lake, scenario_id: str, since: datetime | None = None, before: datetime | None = None
 ) -> dict[str, tuple[DemandObservation, ...]]:
-    """Per model the windows that began in [since, before], in order of time."""
+    """Per model the windows that began in [since, before], in order of time; windows of several lengths may overlap."""
     rows = _rows(
         lake,
         """SELECT * FROM main.demand_feed
         WHERE scenario_id = ? AND (? IS NULL OR window_start >= ?) AND (? IS NULL OR window_start <= ?)
-        ORDER BY model, window_start""",
+        ORDER BY model, window_start, window_s""",
         [scenario_id, since, since, before, before],
     )
     found: dict[str, list[DemandObservation]] = {}

@@ -149,7 +149,7 @@ class _Writer:
             row |= {"demand_req_per_s": window.req_per_s, "minute_counts": list(window.minute_counts)}
             row |= {name: getattr(window.lengths, name) if window.lengths else None for name in MOMENTS}
             given.append(row)
-        self.corrected("demand_windows", "demand_feed", ("model", "window_start"), given)
+        self.corrected("demand_windows", "demand_feed", ("model", "window_s", "window_start"), given)
 
     def corrected(self, table: str, view: str, keys: tuple[str, ...], given: Sequence[Row]) -> None:
         """Append the rows that ``view`` does not show already."""

@@ -2,7 +2,8 @@
 
 One writer at a time has the lake's ``write.lock``; one allocation at a time has ``allocate-<scenario>.lock``. Where the
 catalog is in PostgreSQL, holders may be on several machines: there it is an advisory lock of the database instead
-(:mod:`warehouse.postgres_lock`), which ends with its holder's connection.
+(:mod:`warehouse.postgres_lock`), which ends with its holder's connection. Such a lock can end under its holder, which asks
+before it commits.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from catalogs.errors import CoralError, LakeError
@@ -24,8 +26,16 @@ _POLL_S = 0.05
 _LONGEST_POLL_S = 1.0
 
 
+# Raises LockLostError where the lock is not held any more.
+StillHeld = Callable[[], None]
+
+
 class LockedError(LakeError):
     """Another process kept a lock longer than the caller would wait."""
+
+
+class LockLostError(LakeError):
+    """A lock ended under its holder: what it was about to write is not written."""
 
 
 def default_timeout_s() -> float:
@@ -43,30 +53,33 @@ def default_timeout_s() -> float:
 
 
 @contextmanager
-def write_lock(root: Path, what: str, timeout_s: float | None = None) -> Iterator[None]:
-    """Hold the write lock of the lake in ``root``; the file names holder and purpose.
+def write_lock(root: Path, what: str, timeout_s: float | None = None) -> Iterator[StillHeld]:
+    """Hold the write lock of the lake in ``root``; the file names holder and purpose. Gives what to ask before committing
+    whether it is still held.
 
     Raises LakeError (exit 6) where the folder cannot be written, and LockedError after ``timeout_s`` (None:
     :func:`default_timeout_s`), naming the process that holds it. Two handles of one process exclude each other as well;
     the lock is not re-entrant.
     """
-    with _lock(root, LOCK_FILE, f"the lake in {root} is locked", what, timeout_s):
-        yield
+    with _lock(root, LOCK_FILE, f"the lake in {root} is locked", what, timeout_s) as still_held:
+        yield still_held
 
 
 @contextmanager
-def allocation_lock(root: Path, scenario_id: str, what: str, timeout_s: float | None = None) -> Iterator[None]:
-    """Hold the right to allocate ``scenario_id``: whoever has it reads its inputs, decides and publishes, alone.
+def allocation_lock(root: Path, scenario_id: str, what: str, timeout_s: float | None = None) -> Iterator[StillHeld]:
+    """Hold the right to allocate ``scenario_id``: whoever has it reads its inputs, decides and publishes, alone. Gives what
+    to ask before publishing whether it is still held.
 
     Held over minutes, beside the write lock, which the holder takes for each of its own short transactions. Raises as
     :func:`write_lock` does.
     """
-    with _lock(root, f"allocate-{scenario_id}.lock", f"{scenario_id} is being allocated", what, timeout_s):
-        yield
+    name = f"allocate-{scenario_id}.lock"
+    with _lock(root, name, f"{scenario_id} is being allocated", what, timeout_s) as still_held:
+        yield still_held
 
 
 @contextmanager
-def _lock(root: Path, name: str, state: str, what: str, timeout_s: float | None) -> Iterator[None]:
+def _lock(root: Path, name: str, state: str, what: str, timeout_s: float | None) -> Iterator[StillHeld]:
     timeout_s = default_timeout_s() if timeout_s is None else timeout_s
     store = store_of(root)
     if store.is_postgres:
@@ -74,14 +87,21 @@ def _lock(root: Path, name: str, state: str, what: str, timeout_s: float | None)
 
         with advisory_lock(root, store, name, what) as lock:
             acquire(lock.is_taken, lock.holder, state, timeout_s)
-            yield
+            yield partial(_refuse_lost, lock.is_held, what, "the database was restarted, or has ended the connection")
         return
-    with _file_lock(root, name, state, what, timeout_s):
-        yield
+    with _file_lock(root, name, state, what, timeout_s) as is_held:
+        yield partial(_refuse_lost, is_held, what, f"{root / name} was removed")
+
+
+def _refuse_lost(is_held: Callable[[], bool], what: str, why: str) -> None:
+    if not is_held():
+        raise LockLostError(
+            f"{what}: the lock was lost meanwhile ({why}), so nothing is written", remedy="run it again"
+        )
 
 
 @contextmanager
-def _file_lock(root: Path, name: str, state: str, what: str, timeout_s: float) -> Iterator[None]:
+def _file_lock(root: Path, name: str, state: str, what: str, timeout_s: float) -> Iterator[Callable[[], bool]]:
     try:
         descriptor = os.open(root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
@@ -93,7 +113,7 @@ def _file_lock(root: Path, name: str, state: str, what: str, timeout_s: float) -
         acquire(lambda: _try(descriptor), lambda: _holder(descriptor), state, timeout_s)
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"{os.getpid()} {what}\n".encode(), 0)
-        yield
+        yield lambda: os.fstat(descriptor).st_nlink > 0
         os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)  # releases the lock

@@ -45,6 +45,10 @@ def _only_new_tables(connection: duckdb.DuckDBPyConnection) -> None:
     """4 -> 5: alerts, whose tables are made with all that are missing."""
 
 
+def _only_new_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """5 -> 6: demand windows of several lengths beside each other, in a view that is made anew with all others."""
+
+
 # Per schema version: what leads to the next one. Repeating a step must do no harm: a kill may come before the version is
 # written.
 _STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {
@@ -52,6 +56,7 @@ _STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {
     2: _add_feeds,
     3: _add_state_note,
     4: _only_new_tables,
+    5: _only_new_views,
 }
 
 

@@ -10,6 +10,7 @@ import duckdb
 
 from tasks.allocation.plan import Plan, PlanState, decision_hash
 from warehouse.connect import Lake
+from warehouse.lock import StillHeld
 from warehouse.plan_states import add_state, current_decision, drop_proposals, make_current, open_proposals
 from warehouse.read import plan_from_row
 from warehouse.records import AllocationRun, PublishResult, ReferenceInputs, Reject, RunLog, RunOutcome, utc_now
@@ -26,6 +27,7 @@ def publish_plan(
     *,
     guards: Sequence[str] = (),
     by: str = "coral",
+    still_held: StillHeld | None = None,
     lock_timeout_s: float | None = None,
 ) -> PublishResult:
     """Publish ``plan`` as the scenario's next version, unless its decision is the current version's; log the run.
@@ -34,8 +36,8 @@ def publish_plan(
     published, and the version before becomes superseded, all in one transaction. With ``guards``, the reasons a person must
     hear first, it becomes a proposal instead, and the current version stays; a proposal of the same decision that is open
     already is not made again. Nothing is published, and the run is logged as superseded, when ``run.base_plan_version`` is
-    no longer the current version and that one decides otherwise. Raises LakeError (locked, disk full); nothing is published
-    then.
+    no longer the current version and that one decides otherwise. Raises LakeError (locked, disk full, or ``still_held``
+    finds that the run has lost its turn); nothing is published then.
     """
     if run.scenario_id != plan.scenario_id:
         raise ValueError(f"run of scenario {run.scenario_id} with a plan of {plan.scenario_id}")
@@ -61,6 +63,8 @@ def publish_plan(
         log = RunLog(outcome, version or None, plan.cost_usd_per_h, plan.lower_bound_usd_per_h, plan.gap)
         _insert_run(connection, run, log)
         stays = _load(connection, plan.scenario_id, shown)
+        if still_held is not None:
+            still_held()
     return PublishResult(shown, outcome, stays)
 
 

@@ -15,6 +15,8 @@ from warehouse.catalog_faults import lake_errors
 from warehouse.catalog_store import CatalogStore, postgres_address, sql_text
 
 _DATABASE = "lock_holder"
+# Of pg_locks: the key of an advisory lock, shown in two halves.
+_KEY = "((classid::bigint << 32) | objid::bigint)"
 
 
 class AdvisoryLock:
@@ -28,6 +30,18 @@ class AdvisoryLock:
         """Take the lock if it is free; whether it is ours now."""
         return bool(self.ask(f"SELECT pg_try_advisory_xact_lock({self._key}) AS got"))
 
+    def is_held(self) -> bool:
+        """Whether the lock is still ours: its connection lives, and is the one that took it."""
+        try:
+            return bool(
+                self.ask(
+                    f"""SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1
+                    AND pid = pg_backend_pid() AND {_KEY} = {self._key}"""  # noqa: S608 - a number
+                )
+            )
+        except duckdb.Error:
+            return False
+
     def holder(self) -> str:
         """Who has it, as that process has said of itself; empty where nobody is seen to."""
         return str(
@@ -35,7 +49,7 @@ class AdvisoryLock:
                 f"""SELECT coalesce(max(a.application_name), '') AS name
                 FROM pg_locks l JOIN pg_stat_activity a USING (pid)
                 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1
-                AND (l.classid::bigint << 32) | l.objid::bigint = {self._key}"""  # noqa: S608 - a number
+                AND {_KEY} = {self._key}"""  # noqa: S608 - a number
             )
         )
 

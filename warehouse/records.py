@@ -96,6 +96,12 @@ class RunOutcome(StrEnum):
     FAILED = "failed"
 
 
+# Runs that decided: a version was published or proposed, or the current one found to stay.
+DECIDED = (RunOutcome.PUBLISHED, RunOutcome.UNCHANGED, RunOutcome.HELD_FOR_APPROVAL)
+# Runs that answered: those, and the ones whose inputs hold the plan.
+ANSWERED = (*DECIDED, RunOutcome.HELD_UNKNOWN_DEMAND, RunOutcome.HELD_STALE)
+
+
 @dataclass(frozen=True, slots=True)
 class AllocationRun:
     """One allocation run, logged whether or not it publishes.

@@ -9,13 +9,14 @@ from typing import Any
 
 from warehouse.catalog_faults import lake_errors
 from warehouse.connect import Lake
+from warehouse.records import ANSWERED, DECIDED
 
 
 @dataclass(frozen=True, slots=True)
 class LastRun:
     """The latest run of a scenario. ``input_ages_s``: age of each input at the start of the latest run that read them, which
-    started at ``inputs_read_at`` (None = no run has). ``decided_at``: start of the latest run that decided, i.e. published a
-    version or found that the current one stays."""
+    started at ``inputs_read_at`` (None = no run has). ``decided_at``: start of the latest run that decided, i.e. published or
+    proposed a version or found that the current one stays."""
 
     scenario_id: str
     outcome: str
@@ -32,10 +33,11 @@ def last_runs(lake: Lake) -> list[LastRun]:
         rows = lake.connection.execute(
             """
             SELECT scenario_id, arg_max(outcome, started_at), max(started_at), arg_max(note, started_at),
-                max(started_at) FILTER (outcome IN ('published', 'unchanged')),
+                max(started_at) FILTER (list_contains(?::VARCHAR[], outcome)),
                 max(started_at) FILTER (cardinality(input_ages_s) > 0),
                 arg_max(input_ages_s, started_at) FILTER (cardinality(input_ages_s) > 0)
-            FROM main.allocation_runs GROUP BY scenario_id ORDER BY scenario_id"""
+            FROM main.allocation_runs GROUP BY scenario_id ORDER BY scenario_id""",
+            [list(DECIDED)],
         ).fetchall()
     return [
         LastRun(scenario, outcome, started, note, decided, read, dict(ages or {}))
@@ -57,14 +59,14 @@ def _rows(lake: Lake, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ..
         return lake.connection.execute(sql, list(parameters)).fetchall()
 
 
-def decided_since(lake: Lake, scenario_id: str, moment: datetime) -> str | None:
-    """Id of an allocation run of the scenario that began at ``moment`` or later and decided (published, unchanged or held);
-    None where there is none."""
+def answered_since(lake: Lake, scenario_id: str, moment: datetime) -> str | None:
+    """Id of an allocation run of the scenario that began at ``moment`` or later and answered: it decided, or found that its
+    inputs (no older than ``moment``) hold the plan. None where there is none."""
     rows = _rows(
         lake,
         """SELECT run_id FROM main.allocation_runs WHERE scenario_id = ? AND started_at >= ?
-        AND outcome NOT IN ('failed', 'superseded') ORDER BY started_at DESC LIMIT 1""",
-        [scenario_id, moment],
+        AND list_contains(?::VARCHAR[], outcome) ORDER BY started_at DESC LIMIT 1""",
+        [scenario_id, moment, list(ANSWERED)],
     )
     return rows[0][0] if rows else None
 

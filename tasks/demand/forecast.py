@@ -25,12 +25,12 @@ class ForecastMethod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """Demand of the window that holds ``at``. ``req_per_s`` None = unknown. ``last_end``: up to when the feed tells;
-    ``is_told``: it tells of this very window. ``peak_ratio``: the planned percentile of the requests in a minute over their
-    mean, where minutes were counted (else None). ``note`` says where another method had to be used."""
+    """Demand of the window that holds ``at``. ``req_per_s`` None = unknown. ``window``: the one that counts, or from which
+    demand is carried on; ``is_told``: it holds ``at``. ``peak_ratio``: the planned percentile of the requests in a minute
+    over their mean, where minutes were counted (else None). ``note`` says where another method had to be used."""
 
     req_per_s: float | None
-    last_end: datetime
+    window: DemandObservation
     is_told: bool
     peak_ratio: float | None = None
     note: str = ""
@@ -45,17 +45,22 @@ def forecast(
 ) -> Forecast:
     """Demand in the window that holds ``at``, by a model's windows that began by then, in order of time (at least one).
 
-    A window that holds ``at`` is taken as told, whatever the method. Else, from the last window on:
+    A window that holds ``at`` is taken as told, whatever the method: of several the shortest, which says the most about that
+    moment, and of equally long ones that which began last. Else demand is carried on from the window that ended last (of
+    several the shortest), along the windows of its length:
     ``last`` its own rate; ``seasonal`` the rate one ``season`` (or the fewest) before; ``smoothing`` exponential smoothing
     (Holt-Winters' additive form from two seasons without a gap, else of the level alone) by statsmodels. An unknown last
     window makes the demand unknown: nothing older speaks for it. What is computed is never zero unless all windows are.
     """
-    last = history[-1]
     ratio = _peak_ratio(history, percentile)
-    if last.window_start <= at < last.window_end:
-        return Forecast(last.req_per_s, last.window_end, True, ratio)
+    holding = [window for window in history if window.window_start <= at < window.window_end]
+    if holding:
+        told = min(holding, key=lambda window: (window.window_s, at - window.window_start))
+        return Forecast(told.req_per_s, told, True, ratio)
+    last = max(history, key=lambda window: (window.window_end, -window.window_s))
     if last.req_per_s is None:
-        return Forecast(None, last.window_end, False, ratio)
+        return Forecast(None, last, False, ratio)
+    history = [w for w in history if w.window_s == last.window_s and w.window_start <= last.window_start]
     steps = math.floor((at - last.window_start) / timedelta(seconds=last.window_s))
     target = last.window_start + steps * timedelta(seconds=last.window_s)
     value, note = last.req_per_s, ""
@@ -65,7 +70,7 @@ def forecast(
         value, note = _smoothed(history, steps, season)
     if value < LEAST_DEMAND and any(window.req_per_s for window in history):
         value = max(value, LEAST_DEMAND) if method is ForecastMethod.SMOOTHING else value
-    return Forecast(value, last.window_end, False, ratio, note)
+    return Forecast(value, last, False, ratio, note)
 
 
 def _seasonal(history: Sequence[DemandObservation], target: datetime, season: timedelta) -> tuple[float, str]:

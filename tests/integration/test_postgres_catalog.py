@@ -8,15 +8,20 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hook_cases
 import pytest
 from cli_runner import coral
 from flows_cases import write_tiny_scenario
+from hook_cases import Hook
 from postgres_cases import CANARY, Postgres, postgres_server
+from warehouse_cases import plan, run
 
 from catalogs.errors import CoralError, LakeError
-from warehouse.connect import Lake
+from warehouse.catalog_store import new_store
+from warehouse.connect import Lake, new_connection
 from warehouse.gc import collect_garbage
-from warehouse.lock import allocation_lock
+from warehouse.lock import LockLostError, allocation_lock
+from warehouse.plans import publish_plan
 from warehouse.read import list_plans
 from warehouse.sql import query
 
@@ -105,6 +110,40 @@ def test_an_allocation_excludes_others_until_its_process_is_killed(postgres: Pos
         pass
 
 
+def test_a_run_whose_lock_ends_with_its_connection_publishes_nothing(postgres: Postgres, tmp_path: Path) -> None:
+    with Lake.open(tmp_path) as lake, allocation_lock(tmp_path, "core", "run r1") as still_held:
+        still_held()
+        assert publish_plan(lake, plan(), run("r1"), still_held=still_held).plan_version == 1
+        cut(postgres, "run r1")
+        with pytest.raises(LockLostError, match=r"run r1: the lock was lost meanwhile .* nothing is written"):
+            publish_plan(lake, plan(instances=3), run("r2"), still_held=still_held)
+        with allocation_lock(tmp_path, "core", "run r3", 0.2), pytest.raises(LockLostError):
+            still_held()  # another has the lock now: it is not ours again
+        with pytest.raises(LockLostError):
+            delete_runs(lake, postgres)
+        assert [row.plan_version for row in list_plans(lake, "core")] == [1]
+        assert lake.connection.execute("SELECT run_id FROM allocation_runs").fetchall() == [("r1",)]
+
+
+def delete_runs(lake: Lake, postgres: Postgres) -> None:
+    """A transaction whose write lock ends before it commits."""
+    with lake.write("a note") as connection:
+        connection.execute("DELETE FROM main.allocation_runs")
+        cut(postgres, "a note")
+
+
+def cut(postgres: Postgres, holder: str) -> None:
+    """End the connection that holds a lock, as a restart of the server does."""
+    connection = new_connection(new_store())
+    connection.execute(f"ATTACH '{postgres.address.removeprefix('postgres:')}' AS pg (TYPE postgres)")
+    sql = (
+        f"SELECT count(pg_terminate_backend(pid, 5000)) FROM pg_stat_activity WHERE application_name LIKE '%({holder})'"
+    )
+    row = connection.execute("FROM postgres_query('pg', ?)", [sql]).fetchone()
+    connection.close()
+    assert row == (1,)
+
+
 def test_a_catalog_that_is_not_to_be_had_is_one_line_without_the_password(
     postgres: Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,25 +180,34 @@ def test_the_flow_plans_on_a_dask_scheduler_and_leaves_the_password_nowhere(
     Secret(value=CANARY).save("coral-catalog", overwrite=True)
     monkeypatch.delenv("PGPASSWORD")
     monkeypatch.setenv("PGPASSWORD_BLOCK", "coral-catalog")
-    monkeypatch.setenv("CORAL_WEBHOOK_URL", f"http://127.0.0.1:9/{CANARY}")
-    scenario, lake = write_tiny_scenario(tmp_path), tmp_path / "lake"
-    with distributed.LocalCluster(
-        n_workers=1,
-        threads_per_worker=2,
-        host="127.0.0.1",
-        dashboard_address=None,
-        local_directory=str(tmp_path / "dask"),
-    ) as cluster:
+    monkeypatch.setenv("CORAL_WEBHOOK_URL_BLOCK", "coral-webhook")
+    # More than can be had, so that an alert fires.
+    scenario, lake = write_tiny_scenario(tmp_path, req_per_s=50_000), tmp_path / "lake"
+    with (
+        Hook() as hook,
+        distributed.LocalCluster(
+            n_workers=1,
+            threads_per_worker=2,
+            host="127.0.0.1",
+            dashboard_address=None,
+            local_directory=str(tmp_path / "dask"),
+        ) as cluster,
+    ):
+        Secret(value=hook.url).save("coral-webhook", overwrite=True)
         state = allocate_flow(
             scenario=str(scenario), lake=str(lake), dask_address=cluster.scheduler_address, return_state=True
         )
+    assert {(told["kind"], told["event"]) for told in hook.got} == {("shortfall", "fired")}
     assert (state.name, os.environ["PGPASSWORD"]) == ("Published", CANARY), state.message
-    told = [coral(*words, "--lake", lake, "--json", cwd=tmp_path) for words in (("plans", "list"), ("plans", "show"))]
+    asked = (("plans", "list"), ("plans", "show", "-s", scenario), ("alerts", "list", "--history"))
+    told = [coral(*words, "--lake", lake, "--json", cwd=tmp_path) for words in asked]
+    assert [done.returncode for done in told] == [0, 0, 0]
     with Lake.open(lake, read_only=True) as opened:
         assert [plan.plan_version for plan in list_plans(opened, "tiny")] == [1]
-    assert [done.returncode for done in told if "list" in done.args] == [0]
     said = "".join(done.stdout + done.stderr for done in told) + "".join(capfd.readouterr())
-    assert CANARY not in said
+    for canary in (CANARY, hook_cases.CANARY):
+        assert canary not in said
     written = [path for folder in (tmp_path, server_lake) for path in folder.rglob("*") if path.is_file()]
     assert len(written) > 10
-    assert [path for path in written if CANARY.encode() in path.read_bytes()] == []
+    for canary in (CANARY, hook_cases.CANARY):  # the lake, Prefect's database with its logs and artifacts, its files
+        assert [path for path in written if canary.encode() in path.read_bytes()] == []

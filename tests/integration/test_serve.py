@@ -1,4 +1,6 @@
-"""`coral serve` for real: server, worker, schedule, a feed that changes, a killed worker, a server that comes back."""
+"""A Prefect server, a process worker and deployments for real, by `coral serve` and by prefect.yaml: the schedule fires, an
+ingest leads to a new version of its own scenario, an alert reaches a webhook, a killed worker and a stopped server come back.
+"""
 
 from __future__ import annotations
 
@@ -7,80 +9,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from flows_cases import family, is_alive, wait_until, write_demand, write_tiny_scenario
+from cli_runner import coral
+from flows_cases import family, is_alive, wait_until
+from hook_cases import Hook
+from serve_cases import PATIENCE_S, Serve
 
+from catalogs.errors import CoralError
 from flows.feed_events import announce_feed
 from flows.server import client_env, prefect_environment
-from flows.serving import Serving, serving
-from warehouse.connect import Lake
+from flows.serving import serving
+from warehouse.alerts import AlertEvent
 from warehouse.lock import allocation_lock
 
 pytestmark = pytest.mark.integration
-# An idle machine needs a tenth of it.
-PATIENCE_S = 300
-
-
-@dataclass
-class Serve:
-    """A scenario in a folder, its lake, and the `coral serve` processes started for it."""
-
-    folder: Path
-    processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    reader: Lake | None = (
-        None  # kept open: opening one takes a quarter of a second of processor, and it is asked for often
-    )
-
-    @property
-    def lake(self) -> Path:
-        return self.folder / "lake"
-
-    def start(self) -> Serving:
-        code = "import sys; from flows.start import main; sys.exit(main())"
-        command = [sys.executable, "-P", "-c", code, "serve", "-s", str(self.folder / "scenario.yaml")]
-        command += ["--lake", str(self.lake), "--every", "0.5", "--window", "30", "--port", "0"]
-        with (self.folder / "serve.log").open("ab") as log:
-            self.processes.append(subprocess.Popen(command, cwd=self.folder, stdout=log, stderr=log))
-        return self.serving()
-
-    def serving(self, but: Callable[[Serving], bool] = lambda _: False) -> Serving:
-        """What serves, once it does and is not what ``but`` says."""
-        found: list[Serving] = []
-
-        def look() -> bool:
-            now = serving(self.lake)
-            if now is not None and not but(now):
-                found.append(now)
-            return bool(found)
-
-        self.wait(look)
-        return found[0]
-
-    def wait(self, condition: Callable[[], Any]) -> None:
-        assert wait_until(lambda: bool(condition()) or self.processes[-1].poll() is not None, PATIENCE_S, 0.5)
-        assert condition(), (self.folder / "serve.log").read_text()[-2000:]
-
-    def runs(self, where: str = "true") -> list[tuple[Any, ...]]:
-        """(run_id, outcome, plan_version) of logged runs, in the order they ended."""
-        if not Lake.exists(self.lake):
-            return []
-        if self.reader is None:
-            self.reader = Lake.open(self.lake, read_only=True)
-        return self.reader.connection.execute(
-            f"SELECT run_id, outcome, plan_version FROM allocation_runs WHERE {where} ORDER BY logged_at"
-        ).fetchall()
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serve]:
     serve = Serve(tmp_path_factory.mktemp("serve"))
-    write_tiny_scenario(serve.folder)
+    serve.ingest("tiny", 1)
     serve.start()
     yield serve
     if serve.reader is not None:
@@ -137,11 +92,14 @@ def test_a_publication_leaves_an_asset_an_event_and_artifacts(served: Serve, cli
     served.wait(lambda: events() == expected)
 
 
-def test_a_feed_that_changes_leads_to_a_new_version(served: Serve, client: Any) -> None:
+def test_an_ingest_leads_to_a_new_version(served: Serve, client: Any) -> None:
     makers = []
     for number, demand in enumerate((40, 80, 120)):  # the schedule may be first once, not always
-        write_demand(served.folder, demand)
-        assert announce_feed("demand", served.lake, {"rows": 1}).startswith("told the schedule at")
+        done = coral(
+            "ingest", "demand", served.demand_file("tiny", demand), "-s", served.scenario("tiny"), "--lake", served.lake,
+            cwd=served.folder,
+        )  # fmt: skip
+        assert (done.returncode, "told the schedule at" in done.stderr) == (0, True), done.stderr
         served.wait(lambda version=2 + number: served.runs(f"plan_version = {version} AND outcome = 'published'"))
         [(run_id, *_)] = served.runs(f"plan_version = {2 + number} AND outcome = 'published'")
         makers.append(client.read_flow_run(run_id).created_by.type)
@@ -150,12 +108,87 @@ def test_a_feed_that_changes_leads_to_a_new_version(served: Serve, client: Any) 
     assert makers[-1] == "AUTOMATION"
 
 
+def test_prefect_yaml_deploys_and_an_ingest_sets_off_its_own_scenario_alone(served: Serve, client: Any) -> None:
+    stated = {"SCENARIO": str(served.scenario("other")), "SCENARIO_ID": "other", "LAKE": str(served.lake.resolve())}
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-P",
+            "-m",
+            "prefect",
+            "--no-prompt",
+            "deploy",
+            "--all",
+            "--prefect-file",
+            ROOT / "prefect.yaml",
+        ],
+        cwd=served.folder,
+        env={**os.environ, **{f"CORAL_{name}": value for name, value in stated.items()}},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    deployment = client.read_deployment_by_name("allocate/other")
+    assert (deployment.work_pool_name, deployment.global_concurrency_limit.limit) == ("coral", 1)
+    assert [schedule.schedule.cron for schedule in deployment.schedules] == ["0 * * * *"]
+    before = automated(client, "tiny")
+    assert [note for note in served.ingest("other", 1).notes if note.startswith("told the schedule at")]
+    served.wait(lambda: served.runs("outcome = 'published'", "other"))
+    [(run_id, _, version)] = served.runs(name="other")
+    assert (version, [run_id]) == (1, automated(client, "other"))
+    assert automated(client, "tiny") == before
+
+
+def automated(client: Any, name: str) -> list[str]:
+    """Ids of a scenario's runs that an automation has asked for."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
+
+    deployment = client.read_deployment_by_name(f"allocate/{name}")
+    by = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]))
+    runs = client.read_flow_runs(flow_run_filter=by)
+    return sorted(str(run.id) for run in runs if run.created_by and run.created_by.type == "AUTOMATION")
+
+
+@pytest.mark.usefixtures("client")
+def test_an_automation_tells_the_blocks_webhook_once_per_event() -> None:
+    from prefect.blocks.webhook import Webhook
+
+    from flows.alerts import _tell_prefect
+    from flows.automation import NAME, install_automation
+
+    with pytest.raises(CoralError, match="there is no Prefect Webhook block 'coral-alerts'"):
+        install_automation("coral-alerts")
+    with Hook() as hook:
+
+        def told() -> list[dict[str, Any]]:
+            return [document for document in hook.got if document["scenario_id"] == "core"]
+
+        Webhook(url=hook.url).save("coral-alerts")
+        assert install_automation("coral-alerts") == f"made the automation {NAME!r}"
+        assert install_automation("coral-alerts") == f"renewed the automation {NAME!r}"
+        for event in ("fired", "cleared"):
+            given = AlertEvent(event, "core", "gap", "", event, datetime.now(UTC), 'the "gap" is wide')
+            assert _tell_prefect([given]) == []
+            assert wait_until(lambda: told() and told()[-1]["event"].endswith(event), 120)  # noqa: B023 - used at once
+        assert told() == [
+            {
+                "event": f"coral.alert.{event}",
+                "scenario_id": "core",
+                "kind": "gap",
+                "subject": "",
+                "text": 'the "gap" is wide',
+            }
+            for event in ("fired", "cleared")
+        ]
+
+
 def test_a_killed_worker_takes_its_run_along_and_another_goes_on(served: Serve, client: Any) -> None:
     before = served.serving()
     with allocation_lock(served.lake.resolve(), "tiny", "coral plan of a person", PATIENCE_S):
         # No run gets its turn while somebody else allocates, so one is waiting when the worker is killed.
         held = len(served.runs())
-        announce_feed("demand", served.lake)
+        announce_feed("demand", served.lake, "tiny")
 
         def waiting() -> list[psutil.Process]:
             # One that has decided, or sees that it came too late, still runs for a moment.

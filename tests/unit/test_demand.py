@@ -106,9 +106,31 @@ class TestForecast:
         assert carried(history(1.0, 2.0, None), NOON, method).req_per_s is None
         assert carried(history(1.0, 2.0, None, end=NOON + HOUR), NOON, method).req_per_s is None
 
+    def test_of_windows_that_hold_the_moment_the_shortest_counts(self) -> None:
+        quarter, hour = timedelta(minutes=15), DemandObservation("m", NOON, 3600, 10.0)
+        short = DemandObservation("m", NOON, 900, 14.0)
+        for at, rate in ((NOON, 14.0), (NOON + quarter, 10.0), (NOON + 3 * quarter, 10.0)):
+            found = carried([short, hour], at, "last")
+            assert (found.req_per_s, found.is_told) == (rate, True)
+        unknown = DemandObservation("m", NOON, 900, None)
+        assert carried([unknown, hour], NOON, "last").req_per_s is None, "told as unknown, of that quarter"
+        assert carried([unknown, hour], NOON + quarter, "last").req_per_s == 10.0
+        later = DemandObservation("m", NOON + HOUR / 2, 3600, 3.0)
+        assert carried([hour, later], NOON + HOUR / 2, "last").req_per_s == 3.0, "of equally long ones that begun last"
+
+    def test_demand_is_carried_on_along_windows_of_one_length(self) -> None:
+        hours = history(1.0, 2.0, 3.0, end=NOON)
+        short = DemandObservation("m", NOON - HOUR, 900, 50.0)
+        mixed = sorted([*hours, short], key=lambda window: (window.window_start, window.window_s))
+        for method in ("last", "seasonal", "smoothing"):
+            assert carried(mixed, NOON + HOUR, method, 2 * HOUR) == carried(hours, NOON + HOUR, method, 2 * HOUR)
+        ahead = DemandObservation("m", NOON, 900, 50.0)
+        found = carried([*hours, ahead], NOON + HOUR, "last")
+        assert (found.req_per_s, found.window) == (50.0, ahead), "it ended last"
+
     def test_last(self) -> None:
         found = carried(history(1.0, 2.0), NOON + 5 * HOUR, "last")
-        assert (found.req_per_s, found.last_end, found.is_told) == (2.0, NOON, False)
+        assert (found.req_per_s, found.window.window_end, found.is_told) == (2.0, NOON, False)
 
     def test_seasonal_takes_the_same_hour_before(self) -> None:
         rates = history(*range(1, 25))  # from noon yesterday: 1 at 12, 2 at 13, ...

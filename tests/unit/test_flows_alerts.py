@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from flows_cases import wait_until, write_tiny_scenario
+from hook_cases import CANARY, Hook
 from warehouse_cases import new_lake, plan, run
 
 from catalogs.scenario_schema import FeedsSection, PolicySection
-from flows.alerts import check_alerts, max_ages_s
+from flows.alert_timer import alerts_checked
+from flows.alerts import check_after_run, check_alerts, max_ages_s
 from flows.cli_alerts import alert_lines
+from flows.serving import Served
+from flows.settings import SilentProgress
 from flows.webhook import Patience, send
 from tasks.allocation.watch import Alarm, AlarmKind
 from warehouse.alerts import AlertEvent, Delivery, claim_undelivered, list_alerts, record_deliveries, update_alerts
@@ -28,48 +32,13 @@ from warehouse.plan_states import approve_plan
 from warehouse.plans import log_run, publish_plan
 from warehouse.records import RunLog, RunOutcome
 
-CANARY = "s3cret-canary"
+STAYS = RunLog(RunOutcome.UNCHANGED, 1)
 QUICK = Patience(attempts=2, timeout_s=0.3, pause_s=0.01, total_s=2.0)
 NO_FEED = SimpleNamespace(feed=None)
 SCENARIO: Any = SimpleNamespace(
     id="core", policy=PolicySection(), feeds=FeedsSection(), offers=NO_FEED, availability=NO_FEED, demand=None
 )
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
-
-
-class Hook:
-    """A webhook on loopback that answers with the codes of ``answers``, then 200; 0 = it says nothing for a second."""
-
-    def __init__(self, *answers: int) -> None:
-        self.got: list[dict[str, Any]] = []
-        left = list(answers)
-        got = self.got
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                document = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                code = left.pop(0) if left else 200
-                if code == 0:
-                    time.sleep(1)
-                    return
-                if code == 200:
-                    got.append(document)
-                self.send_response(code)
-                self.end_headers()
-
-            def log_message(self, *_: object) -> None:
-                return
-
-        self.server = HTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_port}/hook?token={CANARY}"
-        threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
-
-    def __enter__(self) -> Hook:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
 
 
 def event(number: int = 1) -> AlertEvent:
@@ -190,6 +159,49 @@ def test_a_block_that_cannot_be_read_does_not_fail_a_check(lake: Lake, monkeypat
     monkeypatch.setattr("flows.secrets.secret", fail)
     done = check_alerts(lake, SCENARIO, datetime.now(UTC), QUICK)
     assert done.notes == ("the webhook's address could not be read: ConnectionError",)
+
+
+def test_an_input_that_grows_old_is_told_of_though_nothing_runs(lake: Lake, tmp_path: Path) -> None:
+    path = write_tiny_scenario(tmp_path)
+    path.write_text(path.read_text().replace("{file: demand.csv}", "{feed: lake}"))
+    log_run(lake, replace(run("r1", "tiny"), started_at=hours_ago(4), input_ages_s={"demand": 60}), STAYS)
+    said = Said()
+    served = Served("tiny", str(path), 60, 60)
+    with alerts_checked(lake.root, [served], 0.0005, said):
+        assert wait_until(lambda: bool(said.lines), 60)
+        log_run(lake, replace(run("r2", "tiny"), started_at=hours_ago(0), input_ages_s={"demand": 60}), STAYS)
+        assert wait_until(lambda: len(said.lines) > 1, 60)
+    assert said.lines == [
+        f"tiny: alert {event}: stale_input demand: demand are older than 3 hours" for event in ("fired", "cleared")
+    ]
+    with alerts_checked(lake.root, [served], 0, said):
+        assert "coral alerts" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_run_of_a_scenario_that_cannot_be_read_is_told_of(lake: Lake, tmp_path: Path) -> None:
+    path = write_tiny_scenario(tmp_path)
+    log_run(lake, replace(run("r1", "tiny"), started_at=hours_ago(4)), STAYS)
+    update_alerts(lake, "tiny", [Alarm(AlarmKind.GAP, "", "wide")], NOW)
+    path.write_text("schema: one")
+    log_run(lake, replace(run("r2", "tiny"), started_at=hours_ago(1), note="is no scenario"), RunLog(RunOutcome.FAILED))
+    for expected in (("alert fired: failed_run: the last run failed: is no scenario",), ()):
+        assert check_after_run(lake.root, path, "tiny") == expected
+    assert [event.kind for event in list_alerts(lake, "tiny")] == ["gap", "failed_run"], "others are left as they are"
+    assert check_after_run(lake.root, path)[0].startswith("alerts were not checked: ")
+
+
+class Said(SilentProgress):
+    """Keeps the messages."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def hours_ago(hours: float) -> datetime:
+    return datetime.now(UTC) - timedelta(hours=hours)
 
 
 def test_a_claimed_event_is_nobody_elses_until_it_has_failed_or_two_minutes_are_over(lake: Lake) -> None:

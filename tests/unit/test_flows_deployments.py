@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,16 @@ from flows.serving import Served, Serving, serving, serving_lock
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def stated() -> dict[str, Any]:
+@pytest.fixture
+def stated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The deployment of ``prefect.yaml`` as `prefect deploy` reads it: the environment filled in."""
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    from prefect.utilities.templating import apply_values
+
+    for name, value in (("SCENARIO", "core"), ("SCENARIO_ID", "core"), ("LAKE", str(tmp_path.resolve()))):
+        monkeypatch.setenv(f"CORAL_{name}", value)
     [one] = yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]
-    return one
+    return dict(apply_values(one, os.environ, remove_notset=False))
 
 
 @pytest.fixture
@@ -34,12 +41,14 @@ def ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 def test_both_run_the_same_flow_in_the_same_pool(stated: dict[str, Any], ours: Any) -> None:
     from flows.allocate_flow import allocate_flow
 
+    assert stated["name"] == ours.name == "core"
     assert stated["entrypoint"] == ours.entrypoint == "flows.allocate_flow.allocate_flow"
     assert stated["work_pool"]["name"] == ours.work_pool_name
     assert stated["work_pool"]["job_variables"]["command"].split()[1:] == ours.job_variables["command"].split()[1:]
     known = set(inspect.signature(allocate_flow.fn).parameters)
-    assert set(stated["parameters"]) <= known
     assert set(ours.parameters) <= known
+    assert stated["parameters"] == {name: ours.parameters[name] for name in stated["parameters"]}
+    assert set(ours.parameters) - set(stated["parameters"]) == {"dask_address"}
 
 
 def test_two_scenarios_of_one_name_are_refused(tmp_path: Path) -> None:
@@ -59,6 +68,26 @@ def test_both_react_to_a_changed_feed_alike(stated: dict[str, Any], ours: Any) -
     theirs = DeploymentEventTrigger.model_validate(trigger)
     assert theirs.model_dump(exclude={"id"}) == ours.triggers[0].model_dump(exclude={"id"})
     assert theirs.expect == {"coral.feed.changed"}
+
+
+@pytest.mark.parametrize(
+    ("feed", "scenario_id", "lake", "fires"),
+    [
+        ("demand", "core", "", True),
+        ("prices", "core", "", True),
+        ("demand", "other", "", False),
+        ("demand", "core2", "", False),
+        ("demand", "core", "/elsewhere", False),
+    ],
+)
+def test_a_feed_sets_off_its_own_scenario_in_its_own_lake(
+    ours: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, feed: str, scenario_id: str, lake: str, fires: bool
+) -> None:
+    from flows.feed_events import feed_event
+
+    event = feed_event(feed, Path(lake or tmp_path), scenario_id)
+    assert ours.triggers[0].match.matches(event.resource) is fires
+    assert (event.event in ours.triggers[0].expect, event.payload["scenario_id"]) == (True, scenario_id)
 
 
 def test_schedules_begin_at_round_times(stated: dict[str, Any], ours: Any) -> None:

@@ -171,6 +171,15 @@ class TestPrices:
         future = run("ingest", "prices", "aws_vms.csv", "-s", "mine.yaml", "--as-of", "2090-01-01T00:00:00Z")
         assert (future[0], "in the future" in future[2]) == (2, True)
 
+    def test_prices_are_those_of_the_moment_asked_for(self, run: Run) -> None:
+        run("ingest", "prices", vms(VMS.format(price=2.2), hours=5), "-s", "mine.yaml")
+        run("ingest", "prices", vms(hours=1), "-s", "mine.yaml")
+        assert price(loaded(at=now()), "L40Sx1") == pytest.approx(1.8)
+        before = loaded(at=now() - timedelta(hours=2))
+        assert price(before, "L40Sx1") == pytest.approx(1.98)
+        assert before.feeds.ages_s["prices"] == pytest.approx(3 * 3600, abs=60)
+        assert "price_feed_missing" in notes(loaded(at=now() - timedelta(hours=6)))
+
     def test_a_region_that_only_a_feed_knows(self, run: Run) -> None:
         Path("mine.yaml").write_text(SCENARIO.format(id="mine", more="").replace(EAST, "lambda/us-west-2"))
         with pytest.raises(InputError, match="coral ingest prices"):
@@ -216,6 +225,24 @@ class TestSupply:
         later = loaded(at=now() + timedelta(hours=3))
         assert "stale_availability" in notes(later)
         assert loaded("yours").capacity(EAST, "L40Sx1") == (8, Basis.ASSUMED)
+
+    def test_only_what_is_on_offer_grows_old(self, run: Run) -> None:
+        def told(*rows: tuple[str, float]) -> None:
+            lines = [f"{EAST},{config},on_demand,{hours_ago(hours)},3" for config, hours in rows]
+            Path("nodes.csv").write_text("\n".join(["region,node_config,market,observed_at,nodes", *lines]) + "\n")
+            assert run("ingest", "availability", "nodes.csv", "-s", "mine.yaml")[0] == 0
+
+        told(("A10Gx1", 50), ("L4x1", 1), ("L4x8", 50))
+        assert "L4x8 in aws/us-east-2 is 50 hours old" in notes(loaded())["stale_availability"]
+        # The feed sells no L4x8 any more, and the scenario has never wanted an A10G.
+        run("ingest", "prices", vms(), "-s", "mine.yaml")
+        found = loaded()
+        assert "stale_availability" not in notes(found)
+        assert found.feeds.ages_s["availability"] == pytest.approx(3600, abs=60)
+        assert found.feeds.stale == ()
+        later = loaded(at=now() + timedelta(hours=3))
+        assert "L4x1 in aws/us-east-2 is 4 hours old" in notes(later)["stale_availability"]
+        assert "L4x1 in aws/us-east-2" in later.feeds.stale[-1]
 
     def test_a_failed_launch_counts_for_a_while(self, run: Run) -> None:
         head = "observed_at,region,node_config,market,template_id,nodes,failed_nodes"

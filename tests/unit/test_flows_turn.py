@@ -14,9 +14,10 @@ from warehouse_cases import new_lake
 
 from catalogs.errors import HeldError, LakeError
 from flows.turn import RunRequest, SupersededError, allocation_turn, log_undecided
-from warehouse.lock import write_lock
+from warehouse.lock import LockedError, LockLostError, write_lock
 from warehouse.plans import log_run
 from warehouse.records import AllocationRun, RunLog, RunOutcome
+from warehouse.runs import last_runs
 
 HOLDER = """
 import sys, time
@@ -36,6 +37,24 @@ def now() -> datetime:
 def root(tmp_path: Path) -> Path:
     new_lake(tmp_path / "lake").close()
     return tmp_path / "lake"
+
+
+def test_a_turn_whose_lock_file_is_removed_is_lost(root: Path) -> None:
+    with allocation_turn(root, "core", RunRequest()) as still_held:
+        still_held()
+        (root / "allocate-core.lock").unlink()
+        with pytest.raises(LockLostError, match=r"lock was lost meanwhile \(.*allocate-core.lock was removed\)"):
+            still_held()
+
+
+def test_a_lock_that_a_run_does_not_get_in_its_turn_is_a_failure_of_it(root: Path) -> None:
+    with (
+        pytest.raises(LockedError),
+        allocation_turn(root, "core", RunRequest(due=now(), window_s=60)),
+        write_lock(root, "a writer"),
+        write_lock(root, "the run", 0.1),
+    ):
+        pytest.fail("two at once")
 
 
 def test_another_process_has_the_turn_until_it_is_killed(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,24 +105,27 @@ def test_a_run_is_worth_executing_within_its_window(late_s: float, is_refused: b
 
 
 @pytest.mark.parametrize(
-    ("began_s", "outcome", "is_covered"),
+    ("began_s", "outcome", "is_covered", "has_decided"),
     [
-        (5, RunOutcome.PUBLISHED, True),
-        (5, RunOutcome.UNCHANGED, True),
-        (5, RunOutcome.HELD_UNKNOWN_DEMAND, True),
-        (5, RunOutcome.FAILED, False),  # decided nothing
-        (5, RunOutcome.SUPERSEDED, False),
-        (-5, RunOutcome.PUBLISHED, False),  # may have read older inputs
+        (5, RunOutcome.PUBLISHED, True, True),
+        (5, RunOutcome.UNCHANGED, True, True),
+        (5, RunOutcome.HELD_FOR_APPROVAL, True, True),
+        (5, RunOutcome.HELD_UNKNOWN_DEMAND, True, False),
+        (5, RunOutcome.HELD_STALE, True, False),
+        (5, RunOutcome.FAILED, False, False),
+        (5, RunOutcome.SUPERSEDED, False, False),
+        (-5, RunOutcome.PUBLISHED, False, True),  # may have read older inputs
     ],
 )
 def test_a_run_is_covered_by_one_that_began_after_it_was_due(
-    root: Path, began_s: float, outcome: RunOutcome, is_covered: bool
+    root: Path, began_s: float, outcome: RunOutcome, is_covered: bool, has_decided: bool
 ) -> None:
     due = now() - timedelta(seconds=30)
     with new_lake(root) as lake:
         for scenario in ("core", "other"):
             began = due + timedelta(seconds=began_s if scenario == "core" else 5)
             log_run(lake, AllocationRun(f"of-{scenario}", scenario, began), RunLog(outcome))
+        assert (last_runs(lake)[0].decided_at is not None) == has_decided
     request = RunRequest(due=due, window_s=3600)
     if is_covered:
         with (

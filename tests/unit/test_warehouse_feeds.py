@@ -137,6 +137,17 @@ def test_demand_is_corrected_and_unknown_is_not_zero(lake: Lake) -> None:
     assert demand_history(lake, "mine", before=NOON)["m"] == (rows[0],)
 
 
+def test_windows_of_several_lengths_do_not_hide_each_other(lake: Lake) -> None:
+    hour, quarter = DemandObservation("m", NOON, 3600, 6.0), DemandObservation("m", NOON, 900, 9.0)
+    for name, window in (("a", hour), ("b", quarter), ("c", hour)):
+        record_ingest(lake, record(FeedKind.DEMAND, name), FeedContent(demand=[window]))
+    assert demand_history(lake, "mine") == {"m": (quarter, hour)}
+    assert count(lake, "demand_windows") == 2, "the hour told again says nothing new"
+    mended = DemandObservation("m", NOON, 900, 8.0)
+    record_ingest(lake, record(FeedKind.DEMAND, "d"), FeedContent(demand=[mended]), at=NOON + timedelta(days=200))
+    assert demand_history(lake, "mine") == {"m": (mended, hour)}
+
+
 def test_fleet_of_a_moment_is_whole_and_may_be_empty(lake: Lake) -> None:
     def node(template: str, nodes: int, failed: int = 0) -> FleetNodes:
         return FleetNodes(EAST, "L40Sx1", Market.ON_DEMAND, template, nodes, failed)
