@@ -9,11 +9,12 @@ Prices: every change of GCP's us-central1 and us-east4 (``prices/gcp_price_histo
 aws_us-east-1_ondemand_changes.csv``) from 2024-09 to 2025-11, spread over the day in order: 14 months of changes in 24 hours.
 
 Policies: ``never`` = the best plan of the day's highest demand at its first prices, kept; ``always`` = the best plan of every
-window, start-up charges over that window; ``steady P`` = the current plan stays unless it fails or another saves more than P %,
-start-up charges over --payback-min. Every plan is checked to meet its window's demand by the independent checker.
+window, start-up charges over that window; ``steady P`` = what scheduled runs do: the current plan stays unless it fails or
+another saves more than P %, start-up charges over --payback-min, and staying will have cost its start-ups by the next window.
+Every plan is checked to meet its window's demand by the independent checker.
 
-The bound no policy can beat: rent is at least each window's proven lower bound without start-ups, and raising it from one window
-to the next takes start-ups: s_t >= c_t - r_t c_(t-1), r_t = the largest rise of any price. Minimise sum c_t + K s_t: an LP.
+The bound no policy can beat is that of benchmarks/steadiness_bound.py: the sum of the windows' least rents, plus the start-ups
+that not even a policy that knows the whole day could avoid.
 Exit code 1 where ``steady`` at the default percentage costs more than --most times the bound.
 """
 
@@ -29,14 +30,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
-from scipy.optimize import linprog
+from steadiness_bound import day_bound
 
 from catalogs.scenario import LoadedScenario, load_scenario
 from catalogs.types import Market
@@ -45,7 +45,7 @@ from flows.planning import solve
 from flows.planning_inputs import planning_inputs
 from flows.settings import BuildSettings, SilentProgress
 from tasks.allocation.checker import check_result
-from tasks.allocation.steady import Decision, as_result, steady_choice
+from tasks.allocation.steady import Decision, Regret, as_result, steady_choice
 from tasks.allocation.types import AllocationProblem, AllocationResult, pool_name
 
 SHARED = Path(os.environ.get("CORAL_SHARED_DATA", Path(__file__).parents[1] / ".." / "shared" / "data"))
@@ -68,10 +68,9 @@ Prices = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Window:
-    """Prices and demand of one window. ``bound_usd_per_h``: no plan of the library rents for less in it."""
+    """Prices and demand of one window, and the seconds of processor it took to find its best plan without start-ups."""
 
     problem: AllocationProblem
-    bound_usd_per_h: float
     solve_s: float
 
 
@@ -133,37 +132,16 @@ def price_steps(loaded: LoadedScenario, problem: AllocationProblem, market: str)
 
 
 def windows_of(base: AllocationProblem, steps: list[Prices], demand: NDArray[np.float64]) -> list[Window]:
-    """The day's windows, each with its proven bound on rent."""
+    """The day's windows."""
     found = []
     for i in range(demand.shape[1]):
         prices = steps[int(i * len(steps) / demand.shape[1])]
         demands = tuple(replace(d, planned_req_per_s=float(demand[j, i])) for j, d in enumerate(base.demands))
         problem = replace(base, price_usd_per_h=prices, demands=demands, init_share=0.0, running={})
         started = time.process_time()
-        result = solve(problem)
-        found.append(Window(problem, result.lower_bound_usd, time.process_time() - started))
+        solve(problem)
+        found.append(Window(problem, time.process_time() - started))
     return found
-
-
-def bound_usd(windows: list[Window], hours: float, init_h: float) -> tuple[float, float]:
-    """(sum of the windows' bounds, the LP's optimum): what no policy can go below, without and with unavoidable start-ups."""
-    n = len(windows)
-    rise = [1.0]
-    for before, after in pairwise(windows):
-        with np.errstate(invalid="ignore"):
-            ratio = after.problem.price_usd_per_h / before.problem.price_usd_per_h
-        rise.append(float(np.nanmax(ratio)))
-    # Variables c_0..c_n-1, s_0..s_n-1; c_t - r_t c_(t-1) - s_t <= 0, with c_(-1) = 0.
-    rows = np.zeros((n, 2 * n))
-    for t in range(n):
-        rows[t, t], rows[t, n + t] = 1.0, -1.0
-        if t:
-            rows[t, t - 1] = -rise[t]
-    low = [(w.bound_usd_per_h, None) for w in windows] + [(0.0, None)] * n
-    cost = np.concatenate([np.full(n, hours), np.full(n, init_h)])
-    found = linprog(cost, A_ub=rows, b_ub=np.zeros(n), bounds=low)
-    assert found.success, found.message
-    return sum(w.bound_usd_per_h for w in windows) * hours, float(found.fun)
 
 
 def decision_of(result: AllocationResult) -> Decision:
@@ -210,6 +188,7 @@ def main() -> None:
     parser.add_argument("--init-min", type=float, default=6.0)
     parser.add_argument("--lake", type=Path)
     parser.add_argument("--most", type=float, default=1.02)
+    parser.add_argument("--bound-s", type=float, default=120.0, help="for each model's search for the bound")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         sys.exit(_run(options, Path(folder)))
@@ -229,10 +208,12 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     steps = price_steps(loaded, base, options.market)
     demand = day_of_demand(24 * 60 // options.window_min)
     windows = windows_of(base, steps, demand)
-    rent, least = bound_usd(windows, hours, init_h)
+    bound = day_bound([window.problem for window in windows], hours, init_h, options.bound_s)
+    rent, least = bound.rent, bound.total
     print(
         f"{len(windows)} windows of {options.window_min} min, {len(steps)} price changes ({options.market}); "
-        f"bound {least:,.2f} USD: rent {rent:,.2f}, unavoidable start-ups {least - rent:,.2f}; "
+        f"bound {least:,.2f} USD: rent {rent:,.2f}, unavoidable start-ups {least - rent:,.2f} "
+        f"(best found knowing the day: {bound.found:,.2f}); "
         f"{np.mean([w.solve_s for w in windows]):.2f} s of processor per solve"
     )
     bills = dict(_policies(options, windows, demand, hours, init_h))
@@ -264,8 +245,12 @@ def _policies(
         def choose(problem: AllocationProblem, running: Decision, window: int) -> AllocationResult:
             problem = replace(problem, init_share=options.init_min / options.payback_min)
             best = solve(problem)
-            return steady_choice(problem, running, best, percent) or best
+            kept = steady_choice(problem, running, best, percent, Regret(so_far_usd[0], hours, init_h))
+            # What the log of a run that keeps its plan says: its gap, of its cost, until the next run.
+            so_far_usd[0] = so_far_usd[0] + kept.gap * kept.cost_usd_per_h * hours if kept else 0.0
+            return kept or best
 
+        so_far_usd = [0.0]
         return choose
 
     policies: Mapping[str, Any] = {"never": never, "always": always}

@@ -102,7 +102,8 @@ def _allocate(
             note_what_runs(lake, loaded.scenario.id)
         last = read.current_plan(lake, loaded.scenario.id)
         try:
-            plan, frame, is_interrupted = _decide(loaded, lake, library_id, last, progress, started)
+            is_scheduled = request is not None and request.due is not None
+            plan, frame, is_interrupted = _decide(loaded, lake, library_id, last, progress, started, is_scheduled)
         except HeldError as held:
             if request is not None:
                 log_undecided(lake, loaded.scenario.id, request, started, held)
@@ -117,7 +118,13 @@ def _allocate(
 
 
 def _decide(
-    loaded: LoadedScenario, lake: Lake, library_id: str, last: Plan | None, progress: Progress, now: datetime
+    loaded: LoadedScenario,
+    lake: Lake,
+    library_id: str,
+    last: Plan | None,
+    progress: Progress,
+    now: datetime,
+    is_scheduled: bool,
 ) -> tuple[Plan, dict[str, Any], bool]:
     """The plan, the frame it was decided on, and whether the search for it was interrupted."""
     from flows.plan_frame import frame_of
@@ -131,7 +138,9 @@ def _decide(
     with interrupt_sets(stop, signal.SIGTERM):
         with progress_stage(progress, "allocate"):
             inputs = planning_inputs(loaded, lake, library_id, what_runs(lake, library_id, loaded, last, now))
-            kept = keep_current(loaded, lake, library_id, inputs, last, partial(solve, stop=stop))
+            kept = keep_current(
+                loaded, lake, library_id, inputs, last, partial(solve, stop=stop), now, is_scheduled=is_scheduled
+            )
             inputs, result, notes = (*kept, ()) if kept else choose(loaded, lake, library_id, inputs, stop)
         with progress_stage(progress, "baselines"):
             baselines = _baselines(inputs.problem, result, stop)

@@ -59,7 +59,7 @@ class Serve:
     def start(self) -> Serving:
         code = "import sys; from flows.start import main; sys.exit(main())"
         command = [sys.executable, "-P", "-c", code, "serve", "-s", str(self.scenario("tiny"))]
-        command += ["--lake", str(self.lake), "--every", "0.5", "--window", "30", "--port", "0"]
+        command += ["--lake", str(self.lake), "--every", "1", "--window", "30", "--port", "0"]
         # The deployment of prefect.yaml runs the python that is found first.
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
         with (self.folder / "serve.log").open("ab") as log:

@@ -17,6 +17,8 @@ from warehouse.rows import insert
 
 # What was not delivered for so long is not news any more; an attempt that ended in silence may be repeated after so long.
 _NEWS, _CLAIM = timedelta(hours=24), timedelta(minutes=2)
+# With runs every few minutes a plan may stay for some of them until another has saved its start-ups: that is no alert.
+_GAP_LASTS = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,8 @@ def watched(lake: Lake, scenario_id: str, now: datetime) -> Watched:
         WHERE scenario_id = ? AND outcome <> 'superseded' ORDER BY started_at DESC, logged_at DESC LIMIT 200""",
         [scenario_id],
     ).fetchall()
-    decided = [row for row in runs if row[0] in DECIDED]
+    decided = [row for row in runs if row[0] in DECIDED and row[2] is not None]
+    lately = [row[2] for row in decided if decided[0][4] - row[4] < _GAP_LASTS]
     aged = next((row for row in runs if row[3]), None)
     waited_s = (now - aged[4]).total_seconds() if aged else 0.0
     return Watched(
@@ -130,7 +133,7 @@ def watched(lake: Lake, scenario_id: str, now: datetime) -> Watched:
         _confirmed_at(lake, scenario_id),
         last_outcome=runs[0][0] if runs else "",
         last_note=runs[0][1] if runs else "",
-        gap=decided[0][2] if decided else None,
+        gap=min(lately, default=None),
         input_ages_s={name: age + waited_s for name, age in aged[3].items()} if aged else {},
         proposal=_proposal(lake, scenario_id),
     )

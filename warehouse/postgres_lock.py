@@ -6,7 +6,7 @@ import hashlib
 import os
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import duckdb
@@ -82,4 +82,7 @@ def advisory_lock(root: Path, store: CatalogStore, name: str, what: str) -> Iter
             lock.ask(f"SELECT set_config('application_name', {sql_text(said)}, false)")
         yield lock
     finally:
+        # DuckDB ends the whole process when a transaction is closed whose server is gone, but not when it is rolled back.
+        with suppress(duckdb.Error):
+            connection.execute("ROLLBACK")
         connection.close()

@@ -71,6 +71,25 @@ def answered_since(lake: Lake, scenario_id: str, moment: datetime) -> str | None
     return rows[0][0] if rows else None
 
 
+def regret_since(lake: Lake, scenario_id: str, since: datetime, now: datetime) -> tuple[float, datetime | None]:
+    """(USD that the plan current since ``since`` has cost beyond the best, when the last run began that decided by ``now``).
+
+    Each run that kept the plan found how far it was from the best, ``gap`` of its cost; that held until the next run that
+    decided. None: no run has decided since.
+    """
+    rows = _rows(
+        lake,
+        """SELECT coalesce(sum(gap * cost_now_usd_per_h * hours) FILTER (outcome = 'unchanged'), 0.0), max(started_at) FROM (
+            SELECT gap, cost_now_usd_per_h, outcome, started_at,
+                epoch(lead(started_at, 1, $3::TIMESTAMPTZ) OVER (ORDER BY started_at) - started_at) / 3600 AS hours
+            FROM main.allocation_runs
+            WHERE scenario_id = $1 AND logged_at >= $2 AND started_at <= $3 AND list_contains($4::VARCHAR[], outcome)
+        )""",
+        [scenario_id, since, now, list(DECIDED)],
+    )
+    return float(rows[0][0]), rows[0][1]
+
+
 def version_before(lake: Lake, scenario_id: str, version: int) -> int | None:
     """The newest version below ``version`` that was ever current, or None; a proposal that nobody approved never was."""
     rows = _rows(

@@ -38,7 +38,7 @@ class Alarm:
 @dataclass(frozen=True, slots=True)
 class Watched:
     """What is known of a scenario. ``plan``: the current one; ``confirmed_at``: when a run or a person last made it or chose it
-    again. ``last_outcome``, ``last_note``: of the latest run that was executed. ``gap``: of the latest that decided.
+    again. ``last_outcome``, ``last_note``: of the latest run that was executed. ``gap``: the least of those that decided lately.
     ``input_ages_s``: ages by now. ``drift``: as the fleet was seen ``drift_since_s`` after the plan became current; None where
     none was seen since. ``proposal``: the version that waits for approval, and why."""
 

@@ -11,7 +11,7 @@ from allocation_cases import R1, problem, workload
 from catalogs.types import Market, Phase
 from tasks.allocation.checker import check_result
 from tasks.allocation.covers.solver import solve_covers
-from tasks.allocation.steady import as_result, steady_choice
+from tasks.allocation.steady import Regret, as_result, steady_choice
 from tasks.allocation.types import AllocationProblem, SolveLimits, SolveStatus
 
 LIMITS = SolveLimits(gap=1e-6)
@@ -90,3 +90,29 @@ def test_what_does_not_run_yet_is_charged_for_its_start() -> None:
     assert (kept.cost_usd_per_h, kept.init_usd, kept.instances[0].new_instances) == (2.0, pytest.approx(0.1), 1)
     short = replace(solve_covers(given, LIMITS), status=SolveStatus.SHORTFALL)
     assert steady_choice(given, {(R1, ON_DEMAND, "l4", "m-aggregated"): 2}, short, 100.0) is None
+
+
+@pytest.mark.parametrize(
+    ("regret", "stays"),
+    [
+        # Two A10G at 0.88 cost 1.76 and save 0.24 USD/h of rent; to start them takes 0.1 h of that price: 0.176 USD.
+        (Regret(0.0, window_h=0.7, init_h=0.1), True),  # 0.168 in the window ahead
+        (Regret(0.0, window_h=0.74, init_h=0.1), False),
+        (Regret(0.15, window_h=0.1, init_h=0.1), True),  # 0.174
+        (Regret(0.153, window_h=0.1, init_h=0.1), False),
+        (Regret(0.0, window_h=0.1, init_h=0.0), False),  # starts cost nothing
+    ],
+)
+def test_a_change_waits_until_staying_has_cost_its_start_ups(regret: Regret, *, stays: bool) -> None:
+    given = case(a10=0.88)
+    kept = steady_choice(given, {(R1, ON_DEMAND, "l4", "m-aggregated"): 2}, solve_covers(given, LIMITS), 1.0, regret)
+    assert (kept is not None) == stays
+    if kept is not None:
+        assert kept.note == "the plan stays: another would save 3.20 %, and has not saved its start-ups yet"
+
+
+def test_what_only_ends_machines_does_not_wait_and_what_fails_does_not_stay() -> None:
+    waits = Regret(0.0, window_h=0.1, init_h=0.1)
+    for given in (case(demand=5.0), case(demand=10.1)):
+        best = solve_covers(given, LIMITS)
+        assert steady_choice(given, {(R1, ON_DEMAND, "l4", "m-aggregated"): 2}, best, 1.0, waits) is None

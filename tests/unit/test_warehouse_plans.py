@@ -14,10 +14,12 @@ from catalogs.errors import UnknownNameError
 from catalogs.types import Availability, Basis, Lengths, Market, ModelSpec, NodeConfig, Offer, Phase, Workload
 from tasks.allocation.plan import PlanState, decision_hash
 from warehouse.connect import Lake
+from warehouse.plan_states import current_since
 from warehouse.plans import log_rejects, log_run, publish_plan
 from warehouse.read import current_plan, list_plans, plan_version
 from warehouse.records import DemandRow, ReferenceInputs, Reject, RunLog, RunOutcome
 from warehouse.reference import plan_inputs
+from warehouse.runs import regret_since
 
 NODE = NodeConfig("L40Sx4", "L40S", 4, 179.96, "pcie", None, False, "catalog", date(2026, 7, 30))
 OFFER = Offer(
@@ -169,6 +171,28 @@ def test_held_and_failed_runs_are_logged_with_blanks_for_what_is_unknown(lake: L
         (None, "held_unknown_demand", None, None, ""),
         (4, "failed", 7.5, None, "solver failed"),
     ]
+
+
+def test_what_staying_with_a_plan_has_cost(lake: Lake) -> None:
+    def at(minutes: float, outcome: RunOutcome, cost: float | None = None, gap: float | None = None) -> None:
+        began = replace(run(f"r{minutes}", base=None), started_at=since + timedelta(minutes=minutes))
+        log_run(lake, began, RunLog(outcome, 1, cost, None, gap))
+
+    publish_plan(lake, plan(), run("r1"))
+    since = current_since(lake, "core", 1)
+    assert regret_since(lake, "core", since, since + timedelta(hours=9)) == (0.0, START)
+    at(6, RunOutcome.UNCHANGED, 10.0, 0.03)  # for 6 minutes: 0.03 USD
+    at(12, RunOutcome.UNCHANGED, 20.0, 0.02)  # for 12, as the failed run has seen nothing: 0.08
+    at(18, RunOutcome.FAILED)
+    at(24, RunOutcome.UNCHANGED, 20.0, 0.0)
+    now = since + timedelta(minutes=30)
+    found, last = regret_since(lake, "core", since, now)
+    assert (found, last) == (pytest.approx(0.11), since + timedelta(minutes=24))
+    assert regret_since(lake, "core", since, since + timedelta(minutes=15))[0] == pytest.approx(0.03 + 0.02)
+    assert regret_since(lake, "other", since, now) == (0.0, None)
+    publish_plan(lake, plan(instances=3), run("r2"))
+    later = current_since(lake, "core", 2)
+    assert regret_since(lake, "core", later, later + timedelta(hours=9))[0] == 0.0
 
 
 def test_rejects_are_written_once_per_ingest(lake: Lake) -> None:
