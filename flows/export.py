@@ -12,7 +12,7 @@ from catalogs.errors import CoralError, UnknownNameError
 if TYPE_CHECKING:
     from tasks.allocation.plan import Plan
     from tasks.exports.export import Export
-    from tasks.exports.types import Facts, Launch, ModelFacts, NodeFacts, ServedWorkload
+    from tasks.exports.types import Facts, Launch, ModelFacts, NodeFacts, PlanRules, ServedWorkload
     from warehouse.connect import Lake
 
 
@@ -88,7 +88,20 @@ def _facts(lake: Lake, plan: Plan, settings: ExportSettings) -> Facts:
         memory_used_gib=_memory(lake, plan),
         checkpoints=_checkpoints(settings.checkpoints, workloads.values()),
         attention_backend=settings.attention_backend,
+        rules=_rules(lake, plan),
     )
+
+
+def _rules(lake: Lake, plan: Plan) -> PlanRules | None:
+    """The rules the plan was made under, from its frame; None where an older version of coral kept none."""
+    from flows.plan_frame import demands_of, find_frame, quotas_of
+    from tasks.exports.types import PlanRules
+
+    frame = find_frame(lake.root, plan.scenario_id, plan.plan_version)
+    if frame is None:
+        return None
+    demands = {demand.model: demand for demand in demands_of(frame)}
+    return PlanRules(demands, tuple(quotas_of(frame)), frame["budget_usd_per_h"])
 
 
 def _rows(lake: Lake, plan: Plan, name: str) -> list[dict[str, Any]]:

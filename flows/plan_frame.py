@@ -115,11 +115,11 @@ def problem_of_frame(lake: Lake, frame: Mapping[str, Any], **policy: object) -> 
         price_usd_per_h={(pool, config): price for pool, config, price, _, _, _ in frame["supply"]},
         capacity={(pool, config): Capacity(n, Basis(basis)) for pool, config, _, n, basis, _ in frame["supply"]},
         outage={(pool, config): lost for pool, config, _, _, _, lost in frame["supply"] if lost > 0},
-        demands=[ModelDemand(**{name: _retupled(value) for name, value in row.items()}) for row in frame["demands"]],
+        demands=demands_of(frame),
         init_share=frame["init_share"],
         running=running,
         shortage=Shortage(frame["shortage"]),
-        quotas=[SharedQuota(**quota) for quota in frame["quotas"]],
+        quotas=quotas_of(frame),
         budget_usd_per_h=frame["budget_usd_per_h"],
     )
     return without_templates(problem, set_aside_of(frame)) if frame["set_aside"] else problem
@@ -144,6 +144,16 @@ def library_of_frame(lake: Lake, frame: Mapping[str, Any], workload_id: str) -> 
         found.counts[keep],
         found.throughput_mtok_per_s[keep],
     )
+
+
+def demands_of(frame: Mapping[str, Any]) -> list[ModelDemand]:
+    """The planned demand of each model, with its rules."""
+    return [ModelDemand(**{name: _retupled(value) for name, value in row.items()}) for row in frame["demands"]]
+
+
+def quotas_of(frame: Mapping[str, Any]) -> list[SharedQuota]:
+    """Quotas over several configurations."""
+    return [SharedQuota(**quota) for quota in frame["quotas"]]
 
 
 def _retupled(value: Any) -> Any:

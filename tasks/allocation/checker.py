@@ -252,24 +252,26 @@ def served_req_per_s(
     templates: dict[tuple[str, str], _Template],
 ) -> tuple[float, int]:
     """What the rows serve of a model by its rules: req/s, its phases together in each region; and in how many regions."""
-    here: dict[tuple[str, str], list[tuple[DecisionRow, float]]] = defaultdict(list)
+    here: dict[tuple[str, str], list[tuple[int, Market, float]]] = defaultdict(list)
     for row in rows:
-        here[row.region, row.workload_id].append((row, delivered(problem, row, templates)))
-    per_region = [min(_counted(demand, here[region, w]) for w in demand.workload_ids) for region in demand.regions]
+        here[row.region, row.workload_id].append((row.instances, row.market, delivered(problem, row, templates)))
+    per_region = [
+        min(counted_req_per_s(demand, here[region, w]) for w in demand.workload_ids) for region in demand.regions
+    ]
     return math.fsum(per_region), sum(q > 0 for q in per_region)
 
 
-def _counted(demand: ModelDemand, rows: list[tuple[DecisionRow, float]]) -> float:
-    """What a phase in a region counts as serving, given its rows and the req/s of one instance of each."""
-    if sum(row.instances for row, _ in rows) < max(1, demand.min_replicas):
+def counted_req_per_s(demand: ModelDemand, rows: Sequence[tuple[int, Market, float]]) -> float:
+    """What a phase in a region counts as serving by the model's rules, given its rows: (instances, market, req/s of one)."""
+    if sum(instances for instances, _, _ in rows) < max(1, demand.min_replicas):
         return 0.0
-    total = math.fsum(row.instances * each for row, each in rows)
+    total = math.fsum(instances * each for instances, _, each in rows)
     counted = total
     if demand.survives_loss:
-        largest = max(each for _, each in rows)
+        largest = max(each for instances, _, each in rows if instances)
         counted = 0.0 if close(total, largest, largest) else total - largest
     if demand.max_spot_share < 1:
-        firm = math.fsum(row.instances * each for row, each in rows if row.market is not Market.SPOT)
+        firm = math.fsum(instances * each for instances, market, each in rows if market is not Market.SPOT)
         counted = min(counted, firm / (1 - demand.max_spot_share))
     return counted
 

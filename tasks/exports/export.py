@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from tasks.allocation.plan import PlanState
+from tasks.exports.bounds import replica_bounds
 from tasks.exports.changes import Change, changes_between, changes_text
 from tasks.exports.counts import check_counts
 from tasks.exports.kubernetes import kubernetes_files
-from tasks.exports.routing import replica_bounds, router_weights
+from tasks.exports.routing import router_weights
 from tasks.exports.skypilot import skypilot_files
 from tasks.exports.tables import refusals_text
 from tasks.exports.types import Group, Launch, Refusal
@@ -67,6 +68,8 @@ def _notes(launch: Launch) -> tuple[str, ...]:
     if launch.plan.state is PlanState.PROPOSED:
         version = launch.plan.plan_version
         notes.append(f"version {version} is proposed and not current: `coral plans approve {version}` makes it so")
+    if launch.facts.rules is None:
+        notes.append("the rules this version was planned under are not kept: `replica_bounds.json` takes no instance away")
     here: dict[tuple[str, str], list[Group]] = {}
     for group in launch.groups:
         here.setdefault((group.served.model, group.row.region), []).append(group)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from tasks.exports.groups import rank_words
+from tasks.exports.servers import rank_words
 from tasks.exports.types import Group, Server
 
 _VARIABLES = frozenset({"$HEAD_IP", "$NODE_IP", "$NODE_RANK"})

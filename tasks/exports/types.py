@@ -11,11 +11,29 @@ from catalogs.types import ModelSpec, Phase
 
 if TYPE_CHECKING:
     from tasks.allocation.plan import Plan, PlanInstance
+    from tasks.allocation.types import ModelDemand, SharedQuota
 
 MASTER_PORT = 29500
 HTTP_PORT = 8000
 NIXL_PORT = 5600
 MOONCAKE_PORT = 8998
+
+
+class NotLaunchableError(Exception):
+    """Why stock engines do not launch an instance, and what to do; the group says so."""
+
+    def __init__(self, reason: str, remedy: str) -> None:
+        super().__init__(reason)
+        self.reason, self.remedy = reason, remedy
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRules:
+    """The rules a plan was made under, as kept beside it: per model, quotas over several configurations, budget."""
+
+    demands: Mapping[str, ModelDemand]
+    quotas: tuple[SharedQuota, ...] = ()
+    budget_usd_per_h: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +108,8 @@ class NodeFacts:
 class Facts:
     """What a plan does not say itself. ``memory_used_gib`` by (template, stage, node configuration), from the profile row:
     what the fullest GPU holds; absent where the library is gone. ``engine`` and ``gpu_memory_utilization`` are of the
-    version exported for; ``checkpoints`` maps a model to the repository its weights are taken from instead."""
+    version exported for; ``checkpoints`` maps a model to the repository its weights are taken from instead. ``rules``: None
+    where the lake does not keep them."""
 
     workloads: Mapping[str, ServedWorkload]
     models: Mapping[str, ModelFacts]
@@ -100,6 +119,7 @@ class Facts:
     memory_used_gib: Mapping[tuple[str, int, str], float] = field(default_factory=dict)
     checkpoints: Mapping[str, str] = field(default_factory=dict)
     attention_backend: str = ""
+    rules: PlanRules | None = None
 
 
 @dataclass(frozen=True, slots=True)

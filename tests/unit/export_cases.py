@@ -7,8 +7,9 @@ from typing import Any
 from catalogs.engines import engine_launch
 from catalogs.types import Phase
 from tasks.allocation.plan import Plan
+from tasks.allocation.types import ModelDemand, SharedQuota
 from tasks.exports.groups import launch_of
-from tasks.exports.types import Facts, Launch, ModelFacts, NodeFacts, ServedWorkload
+from tasks.exports.types import Facts, Launch, ModelFacts, NodeFacts, PlanRules, ServedWorkload
 
 MODEL = "acme/small-12b"
 PREFILL, DECODE = "1111111111111111", "2222222222222222"
@@ -170,6 +171,14 @@ def plan(*rows: dict[str, Any], version: int = 3, spare_nodes: int = 5) -> Plan:
     )
 
 
+def rules(
+    req_per_s: float = 4.0, quotas: tuple[SharedQuota, ...] = (), budget: float | None = None, **of_model: Any
+) -> PlanRules:
+    """What the plan was made under: the demand of the model, and rules of its own."""
+    demand = ModelDemand(MODEL, req_per_s, (PREFILL, DECODE), ("aws/us-east-2", "gcp/us-central1"), **of_model)
+    return PlanRules({MODEL: demand}, quotas, budget)
+
+
 def facts(version: str = "0.33.0", **changes: Any) -> Facts:
     served = {
         PREFILL: ServedWorkload(
@@ -178,6 +187,7 @@ def facts(version: str = "0.33.0", **changes: Any) -> Facts:
         DECODE: ServedWorkload(DECODE, "small-12b/decode", MODEL, Phase.DECODE, "bf16", "bf16", 1000.0, 200.0, 3000.0),
     }
     given = {"workloads": served, "models": {MODEL: SMALL}, "nodes": NODES, "engine": engine_launch("vllm", version)}
+    given["rules"] = rules()
     return Facts(**{**given, "gpu_memory_utilization": 0.92, **changes})
 
 
