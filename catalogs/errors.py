@@ -7,6 +7,7 @@ line per finding) and exits with its ``exit_code``.
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,21 +51,48 @@ class Finding:
     reason: str
     remedy: str
 
+    @property
+    def unit(self) -> str:
+        """What ``row`` counts."""
+        return "line" if self.file.endswith((".yaml", ".yml")) else "row"
+
     def line(self) -> str:
         """The finding as one line for a person, whatever characters the input's own names hold."""
-        unit = "line" if self.file.endswith((".yaml", ".yml")) else "row"
         column = f", {clipped(self.column)}" if self.column else ""
-        where = clipped(self.file) + (f", {unit} {self.row}" if self.row else "") + column
+        where = clipped(self.file) + (f", {self.unit} {self.row}" if self.row else "") + column
         value = f" (got {clipped(self.value)!r})" if self.value != "" else ""
         return printable(f"{where}: {self.reason}{value}. To fix: {self.remedy}")
 
 
 def finding_lines(findings: Sequence[Finding], *, most: int = 20) -> list[str]:
-    """A line per finding for a person: the first ``most``, then how many more there are and how to have them all."""
-    lines = [finding.line() for finding in findings[:most]]
-    if len(findings) > most:
-        lines.append(f"... and {len(findings) - most:,} more: `coral validate --json` lists all {len(findings):,}")
+    """A line per fault for a person: the first ``most``, then how many more there are and how to have them all. The same
+    fault in several rows is one line."""
+    alike: dict[tuple[str, ...], list[Finding]] = {}
+    for finding in findings:
+        # A row of too many cells is its own value; entries of a list differ in their numbers.
+        value = finding.value if finding.column else ""
+        column = re.sub(r"\[\d+\]", "", finding.column)
+        alike.setdefault((finding.file, column, value, finding.reason, finding.remedy), []).append(finding)
+    groups = list(alike.values())
+    lines = [_group_line(group) for group in groups[:most]]
+    left = sum(len(group) for group in groups[most:])
+    if left:
+        lines.append(f"... and {left:,} more: `coral validate --json` lists all {len(findings):,}")
     return lines
+
+
+_ROWS_NAMED = 5
+
+
+def _group_line(group: Sequence[Finding]) -> str:
+    """The line of the first, with the rows that have the same fault."""
+    line = group[0].line()
+    if len(group) == 1:
+        return line
+    rows = ", ".join(str(finding.row) for finding in group[1 : 1 + _ROWS_NAMED])
+    more = ", ..." if len(group) > 1 + _ROWS_NAMED else ""
+    unit = group[0].unit if len(group) == 2 else group[0].unit + "s"
+    return f"{line} [the same in {len(group) - 1:,} more {unit}: {rows}{more}]"
 
 
 def printable(text: str) -> str:
@@ -91,7 +119,7 @@ class UnknownNameError(CoralError):
     def __init__(self, kind: str, name: str, known: Iterable[str], *, where: str = "") -> None:
         self.kind, self.name = kind, name
         prefix = f"{where}: " if where else ""
-        super().__init__(f"{prefix}unknown {kind} {name!r}", remedy=close_matches_remedy(name, known))
+        super().__init__(f"{prefix}unknown {kind} {name!r}", remedy=close_matches_remedy(name, known, kind))
 
 
 class NothingFitsError(CoralError):
@@ -155,11 +183,25 @@ def _likeness(name: str, candidate: str) -> tuple[float, float]:
     return max(scores), scores[-1]
 
 
-def close_matches_remedy(name: str, known: Iterable[str]) -> str:
-    """A remedy sentence: the close matches, or the known names when nothing is close."""
+# The command that lists all names of a kind.
+_LISTS = {
+    "model": "coral models list",
+    "GPU": "coral gpus list",
+    "region": "coral regions list",
+    "scenario": "coral scenarios list",
+    "node configuration": "coral configs list",
+}
+_MOST_NAMES = 12
+
+
+def close_matches_remedy(name: str, known: Iterable[str], kind: str = "") -> str:
+    """A remedy sentence: the close matches, or the known names when nothing is close: of many the first, and the command that
+    lists those of this ``kind``."""
     names = sorted(set(known))
     matches = close_matches(name, names)
     if matches:
         return "did you mean " + " or ".join(matches) + "?"
-    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    shown = ", ".join(names[:_MOST_NAMES])
+    if len(names) > _MOST_NAMES:
+        shown += f", ... (`{_LISTS[kind]}` has them all)" if kind in _LISTS else ", ..."
     return f"use one of: {shown}" if names else "none is known here"

@@ -47,7 +47,7 @@ def _drop(feed: Feed, rejects: Sequence[Finding]) -> Feed:
 
 
 def _unknown(file: str, row: int, column: str, value: str, kind: str, known: Iterable[str]) -> Finding:
-    return Finding(file, row, column, value, f"unknown {kind}", close_matches_remedy(value, known))
+    return Finding(file, row, column, value, f"unknown {kind}", close_matches_remedy(value, known, kind))
 
 
 def check_own_offers(feed: Feed) -> Feed:
@@ -125,8 +125,9 @@ def latest_availability(feed: Feed) -> dict[tuple[str, str, Market], Availabilit
     return {key: availability for key, (_, availability) in newest.items()}
 
 
-def check_quota_names(feed: Feed, catalog: Catalog, offers: Sequence[Offer], regions: Iterable[str]) -> Feed:
-    """Set aside quotas of a region that nobody knows or of a family that no offer of its region counts against."""
+def check_quota_names(feed: Feed, catalog: Catalog, offers: Sequence[Offer] | None, regions: Iterable[str]) -> Feed:
+    """Set aside quotas of a region that nobody knows or of a family that no offer of its region counts against (``offers``
+    None: what is on offer is not known)."""
     known_regions = set(regions)
     file, rejects = feed.table.file, []
     for number, row in feed.rows:
@@ -136,6 +137,8 @@ def check_quota_names(feed: Feed, catalog: Catalog, offers: Sequence[Offer], reg
         if row["provider"] != row["region"].split("/")[0]:
             remedy = f"write {row['region'].split('/')[0]}"
             rejects.append(Finding(file, number, "provider", row["provider"], "is not the region's provider", remedy))
+        if offers is None:
+            continue
         here = [offer for offer in offers if offer.region == row["region"]]
         families = {name for offer in here or offers for name in quota_families(offer, catalog)}
         families |= {m.quota_family for m in catalog.instance_types.values() if m.quota_family}

@@ -111,6 +111,34 @@ qwen3-8b,2025-05-01T09:00:00Z,8
 my-org/my-8b-chat,2025-05-01T09:00:00Z,4
 """
 
+_FLEET = """\
+# What runs today, for `coral compare --fleet fleet.csv`: machines with the model, phase and layout they serve.
+region,instance_type,count,model,phase,tp
+aws/eu-central-1,g6e.xlarge,4,qwen3-8b,prefill,1
+aws/eu-central-1,g6e.xlarge,4,qwen3-8b,decode,1
+aws/eu-central-1,g6e.xlarge,2,my-org/my-8b-chat,prefill,1
+aws/eu-central-1,g6e.xlarge,2,my-org/my-8b-chat,decode,1
+"""
+
+_RATES = """\
+# Node rates that you measured, for `coral profiles add rates.csv`, which shows them beside the modelled ones and adds them to
+# the scenario. THE FIGURES ARE MADE UP: put in yours.
+node_config,model,phase,layers,position,stages,cycle_ms,throughput_tok_per_s,tp,pp,replicas,rel_error,as_of,source
+L40Sx4,qwen3-8b,decode,36,only,1,,4000,1,1,4,0.05,2025-05-01,an example
+"""
+
+_N_REQUESTS, _SPAN_S = 120, 600
+
+
+def _trace() -> str:
+    """A made-up request trace of ten minutes: two requests close to one another, then a pause; prompts and answers vary."""
+    lines = ["timestamp_s,input_tokens,output_tokens"]
+    for i in range(_N_REQUESTS):
+        at_s = (i // 2) * (2 * _SPAN_S / _N_REQUESTS) + 0.5 * (i % 2)
+        lines.append(f"{at_s:g},{200 + i * 37 % 1400},{40 + i * 29 % 260}")
+    return "\n".join(lines) + "\n"
+
+
 _README = """\
 # A starter scenario
 
@@ -121,6 +149,9 @@ _README = """\
 | `availability.csv` | nodes that can be had |
 | `quotas.csv` | limits of your accounts |
 | `demand.csv` | mean request rates per window |
+| `fleet.csv` | what runs today, for `coral compare --fleet fleet.csv` |
+| `rates.csv` | rates that you measured, for `coral profiles add rates.csv` (made-up figures) |
+| `trace.csv` | a request trace (made up), for `coral simulate --trace`, `coral ingest demand`, `lengths: {file: trace.csv}` |
 | `models/my-8b-chat.json` | the config.json of a model of your own (an example of 8 billion parameters) |
 
 `coral validate .` lists every fault at once; `coral plan --scenario scenario.yaml` makes the plan.
@@ -135,6 +166,9 @@ def starter_files() -> dict[str, str]:
         "availability.csv": _AVAILABILITY,
         "quotas.csv": _QUOTAS,
         "demand.csv": _DEMAND,
+        "fleet.csv": _FLEET,
+        "rates.csv": _RATES,
+        "trace.csv": _trace(),
         "models/my-8b-chat.json": (DATA_DIR / "models" / "Qwen__Qwen3-8B.json").read_text(encoding="utf-8"),
         "README.md": _README,
     }

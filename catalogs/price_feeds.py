@@ -21,6 +21,7 @@ from catalogs.lake_feeds import FeedPrice
 from catalogs.tables import Reading, Table, read_lines, read_table
 from catalogs.texts import UnreadableError
 from catalogs.types import Market, Offer
+from catalogs.wording import counted
 
 # Provider -> scope of its GPU names (catalogs/data/gpu_aliases.csv).
 SKYPILOT_SCOPES = {"aws": "skypilot", "gcp": "skypilot", "runpod": "runpod", "lambda": "lambda"}
@@ -118,7 +119,11 @@ def _read_own(path: Path, lines: Sequence[list[str]], catalog: Catalog, now: dat
     bad = {finding.row for finding in rejects}
     machines = _machines(lines, bad, "region", "instance_type", "")
     older = len(feed.rows) - (len(rejects) - len(feed.rejects)) - len(newest)
-    notes = (f"{older} rows are of an earlier date than another of the same machine",) if older else ()
+    notes = (
+        (f"{counted(older, 'row is', 'rows are')} of an earlier date than another of the same machine",)
+        if older
+        else ()
+    )
     return PriceFile(path.name, feed.table.rows_seen, tuple(newest.values()), tuple(rejects), machines, notes)
 
 
@@ -239,8 +244,11 @@ class _SkyPilot:
         found = []
         if self.no_capacity:
             found.append(
-                f"{self.no_capacity} rows ask as much for spot as on demand, or more: often there is no capacity"
+                f"{counted(self.no_capacity, 'row asks', 'rows ask')} as much for spot as on demand, or more: often there is "
+                "no capacity"
             )
         if several:
-            found.append(f"{several} machines have several on-demand prices over zones: the cheapest counts")
+            found.append(
+                f"{counted(several, 'machine has', 'machines have')} several on-demand prices over zones: the cheapest counts"
+            )
         return found

@@ -27,6 +27,7 @@ from catalogs.supply import Capacity, QuotaLimit
 from catalogs.tables import DATA_DIR
 from catalogs.texts import UnreadableError, is_regular_file, parse_json, read_text
 from catalogs.types import Basis, Lengths, Market, ModelSpec, NodeConfig, Offer, Phase, Workload
+from catalogs.wording import counted
 
 SCENARIO_DIR = DATA_DIR / "scenarios"
 MOST_CONFIG_MIB = 4
@@ -332,13 +333,15 @@ def state_notes(loaded: LoadedScenario) -> list[tuple[str, str]]:
     assumed = [o for o in offers if o.market is not Market.OWNED and loaded.nodes_of(o)[1] is Basis.ASSUMED]
     if assumed:
         nodes = loaded.scenario.availability.default_nodes
-        text = f"availability of {len(assumed)} of {len(offers)} configurations is unknown: {nodes} nodes each assumed"
+        text = f"availability of {len(assumed)} of {counted(len(offers), 'configuration')} is unknown: {nodes} nodes each assumed"
         notes.append(("assumed_availability", text))
     unknown = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s is None]
     if unknown:
         notes.append(("unknown_demand", f"demand is unknown, so the last plan is held: {', '.join(unknown)}"))
     if loaded.rejects:
-        notes.append(("rejected_rows", f"{len(loaded.rejects)} rows set aside, first: {loaded.rejects[0].line()}"))
+        notes.append(
+            ("rejected_rows", f"{counted(len(loaded.rejects), 'row')} set aside, first: {loaded.rejects[0].line()}")
+        )
     uncounted = [
         f"{o.node_config} in {o.region}"
         for o in offers

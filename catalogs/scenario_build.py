@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date, datetime
 from pathlib import Path
@@ -10,8 +10,7 @@ from typing import Any
 
 from catalogs import feeds as own
 from catalogs.catalog import Catalog, read_efficiencies
-from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, close_matches_remedy
-from catalogs.ids import NODE_CONFIG_REMEDY, split_node_config
+from catalogs.errors import Finding, InputError, UnknownNameError
 from catalogs.lake_feeds import LakeFeeds
 from catalogs.length_drift import drift_notes
 from catalogs.measured import CALIBRATION, RATES, Calibration, MeasuredRate, read_own_measurements
@@ -28,9 +27,10 @@ from catalogs.scenario import (
     workloads_of,
 )
 from catalogs.scenario_checks import duplicate_findings, fit_findings, slo_unit_notes
+from catalogs.scenario_names import NameChecks
 from catalogs.scenario_rules import ModelRules
 from catalogs.scenario_schema import DemandSection, ModelSection, OffersSection, Scenario
-from catalogs.scenario_yaml import Key, ScenarioDraft, read_scenario_file
+from catalogs.scenario_yaml import Key, read_scenario_file
 from catalogs.supply import (
     GRID_COUNTS,
     Capacity,
@@ -52,23 +52,23 @@ def build(path: Path, catalog: Catalog, at: datetime | None, feeds: FeedReader |
     return _Builder(path, catalog, at, feeds).build()
 
 
-class _Builder:
+class _Builder(NameChecks):
     def __init__(self, path: Path, catalog: Catalog, at: datetime | None, feeds: FeedReader | None = None) -> None:
-        self.path, self.catalog, self.at = path, catalog, at
-        self.draft: ScenarioDraft = read_scenario_file(path)
-        scenario = self.draft.whole
-        self.knows_feeds = feeds is not None
-        self.lake = feeds(scenario) if feeds and scenario else LakeFeeds()
-        self.errors: list[Finding] = list(self.draft.findings)
+        draft = read_scenario_file(path)
+        lake = feeds(draft.whole) if feeds and draft.whole else LakeFeeds()
+        super().__init__(path, catalog, draft, lake, knows_feeds=feeds is not None)
+        self.at = at
         self.rejects: list[Finding] = []
         self.warnings: list[tuple[str, str]] = []
-        self.known_regions: set[str] = set(catalog.regions)
         self.price_as_of: date | None = None
         self.for_library: Sequence[Offer] = ()
 
     def build(self) -> Result:
         supply, configs = self.read_offers()
         resolved = [entry for index, section in self.draft.models for entry in self.read_model(index, section)]
+        for index, section in self.draft.rest_of_models:
+            self.model_spec(("models", index), section)
+            self.check_model_regions(("models", index), section)
         self.errors += duplicate_findings(self.draft, resolved)
         windows = self.read_demand()
         capacity = self.read_capacity(supply)
@@ -85,13 +85,6 @@ class _Builder:
         loaded = self.assemble(scenario, supply, configs, resolved, windows, capacity, rules)
         return replace(loaded, measured=measured[0], calibrations=measured[1]), [], self.rejects
 
-    # -- helpers -------------------------------------------------------------------------------------------------
-    def fault(self, key: Key, value: object, reason: str, remedy: str) -> None:
-        self.errors.append(self.draft.finding(key, value, reason, remedy))
-
-    def unknown(self, key: Key, value: str, kind: str, known: Iterable[str]) -> None:
-        self.fault(key, value, f"unknown {kind}", close_matches_remedy(value, known))
-
     def feed(self, section: Any, key: Key, table: str) -> own.Feed | None:
         if section is None or section.file is None:
             return None
@@ -105,15 +98,17 @@ class _Builder:
 
     # -- offers --------------------------------------------------------------------------------------------------
     def read_offers(self) -> tuple[Supply | None, dict[str, NodeConfig]]:
-        section: OffersSection | None = self.draft.sections.get("offers")
+        section: OffersSection | None = self.draft.section("offers")
         price_as_of = self.draft.sections.get("price_as_of")
         if section is None:
             return None, {}
         feed = self.feed(section, ("offers", "file"), "own_offers")
         offers: list[Offer] = []
         network: dict[str, float] = {}
+        self.has_bad_offers = feed is None and section.file is not None
         if feed is not None:
             feed = self.keep(own.check_own_offers(feed))
+            self.has_bad_offers = bool(feed.errors or feed.rejects)
             offers = own.own_offers(feed)
             self.warnings += [("price_per_gpu_suspect", text) for text in own.price_unit_warnings(feed, self.catalog)]
             for _, row in feed.rows:
@@ -121,7 +116,7 @@ class _Builder:
                 if rate is not None:
                     network[row["node_config"]] = min(rate, network.get(row["node_config"], rate))
         section = self.check_offer_names(section, offers)
-        if not isinstance(price_as_of, date):
+        if not isinstance(price_as_of, date) or "offers" not in self.draft.sections:
             return None, {}
         feed_prices = {region: self.lake.prices[region] for region in section.regions if region in self.lake.prices}
         if feed_prices:
@@ -137,57 +132,6 @@ class _Builder:
             usual = choose_offers(section, self.draft.sections["price_as_of"], offers, self.catalog)
             self.for_library = lasting_offers(supply.offers, usual.offers, self.catalog)
         return supply, node_configs_of(self.for_library, self.catalog, network)
-
-    def check_offer_names(self, section: OffersSection, offers: Sequence[Offer]) -> OffersSection:
-        """Report unknown names; return the section with canonical GPU ids."""
-        known = {offer.region for offer in offers} | (set(self.catalog.regions) if section.use_catalog else set())
-        known |= set(self.lake.prices)
-        if section.feed is not None and not self.knows_feeds:
-            known |= {region for region in section.regions if region.count("/") == 1}
-        self.known_regions |= known
-        for index, region in enumerate(section.regions):
-            if region not in known:
-                remedy = close_matches_remedy(region, known)
-                if section.feed is not None:
-                    remedy += " Or take in its prices first: `coral ingest prices FILE`"
-                self.fault(("offers", "regions", index), region, "unknown region", remedy)
-            if region in section.regions[:index]:
-                self.fault(("offers", "regions", index), region, "is there twice", "keep one")
-        for provider in section.discount_pct:
-            providers = {region.split("/")[0] for region in known}
-            if provider not in providers:
-                self.unknown(("offers", "discount_pct", provider), provider, "provider", providers)
-        canonical = {
-            name: [self.gpu(("offers", name, i), gpu) for i, gpu in enumerate(getattr(section, name) or [])]
-            for name in ("include_gpus", "exclude_gpus")
-        }
-        configs = [
-            self.node_config(("offers", "node_configs", index), config)
-            for index, config in enumerate(section.node_configs or [])
-        ]
-        return section.model_copy(
-            update={
-                "include_gpus": canonical["include_gpus"] or None,
-                "exclude_gpus": canonical["exclude_gpus"],
-                "node_configs": configs or None,
-            }
-        )
-
-    def gpu(self, key: Key, name: str) -> str:
-        try:
-            return self.catalog.gpu_names.encode(name)
-        except CoralError as error:
-            reason = "unknown GPU" if isinstance(error, UnknownNameError) else error.message
-            self.fault(key, name, reason, error.remedy)
-            return name
-
-    def node_config(self, key: Key, name: str) -> str:
-        try:
-            gpu, count = split_node_config(name)
-        except ValueError:
-            self.fault(key, name, "is not a node configuration", NODE_CONFIG_REMEDY)
-            return name
-        return f"{self.gpu(key, gpu)}x{count}"
 
     def check_regions_sell(self, section: OffersSection, supply: Supply) -> None:
         selling = {offer.region for offer in supply.offers}
@@ -226,34 +170,6 @@ class _Builder:
         self.errors += fit_findings(self.draft, key, section, spec, lengths)
         return [(index, section, spec, lengths)]
 
-    def model_spec(self, key: Key, section: ModelSection) -> ModelSpec | None:
-        if section.config is None:
-            try:
-                return self.shipped(section)
-            except UnknownNameError as error:
-                remedy = error.remedy + " (or give config: PATH to the config.json of an own model)"
-                self.fault((*key, "model"), section.model, "unknown model", remedy)
-                return None
-        path = self.path.parent / section.config
-        spec, findings = read_model_config(path, section.model, section.alias or "", section.config)
-        self.errors += findings
-        return spec
-
-    def check_model_regions(self, key: Key, section: ModelSection) -> None:
-        offers: OffersSection | None = self.draft.sections.get("offers")
-        if offers is None:
-            return
-        for position, region in enumerate(section.regions or []):
-            if region not in offers.regions:
-                kind = "region (not in offers.regions)"
-                self.unknown((*key, "regions", position), region, kind, offers.regions)
-            if region in (section.regions or [])[:position]:
-                self.fault((*key, "regions", position), region, "is there twice", "keep one")
-        usable = len(set(section.regions or offers.regions))
-        if section.min_regions > usable:
-            remedy = f"give at most {usable}, or more regions"
-            self.fault((*key, "min_regions"), section.min_regions, "is more than the model's regions", remedy)
-
     # -- demand and capacity -------------------------------------------------------------------------------------
     def read_demand(self) -> dict[str, own.DemandWindow] | None:
         section: DemandSection | None = self.draft.sections.get("demand")
@@ -261,10 +177,10 @@ class _Builder:
             self.check_demand_once()
         if section is not None and section.feed is not None:
             return dict(self.lake.demand)
-        feed = self.feed(self.draft.sections.get("demand"), ("demand", "file"), "demand")
+        feed = self.feed(self.draft.section("demand"), ("demand", "file"), "demand")
         if feed is None:
             return None
-        found = [(section.model, self.quiet_spec(section)) for _, section in self.draft.models]
+        found = [(section.model, self.quiet_spec(section)) for _, section in self.draft.named_models]
         specs = [spec for _, spec in found if spec is not None]
         # Models whose own fault is reported already are no fault of the demand file.
         broken = {name for name, spec in found if spec is None}
@@ -289,25 +205,21 @@ class _Builder:
         except UnknownNameError:
             return None
 
-    def shipped(self, section: ModelSection) -> ModelSpec:
-        spec = self.catalog.model(section.model)
-        return replace(spec, alias=section.alias) if section.alias else spec
-
     def read_capacity(self, supply: Supply | None) -> Capacity | None:
-        sections = self.draft.sections
-        availability = self.feed(sections.get("availability"), ("availability", "file"), "availability")
-        quota_feed = self.feed(sections.get("quotas"), ("quotas", "file"), "quotas")
-        offers = supply.offers if supply else ()
+        sections, known = self.draft.sections, self.known_regions | self.unknown_regions
+        availability = self.feed(self.draft.section("availability"), ("availability", "file"), "availability")
+        quota_feed = self.feed(self.draft.section("quotas"), ("quotas", "file"), "quotas")
+        offers = supply.offers if supply else None
         seen, limits = {}, []
         if availability is not None:
-            configs = {o.node_config for o in offers} | set(self.catalog.node_configs)
-            availability = own.check_names(availability, self.known_regions, configs)
+            configs = {o.node_config for o in offers or ()} | set(self.catalog.node_configs)
+            availability = own.check_names(availability, known, configs)
             seen = own.latest_availability(self.keep(availability))
         elif (section := sections.get("availability")) is not None and section.feed is not None:
             seen = dict(self.lake.availability)
         if quota_feed is not None:
-            quota_feed = self.keep(own.check_quota_names(quota_feed, self.catalog, offers, self.known_regions))
-            limits = quota_limits(own.quotas(quota_feed), offers, self.catalog)
+            quota_feed = self.keep(own.check_quota_names(quota_feed, self.catalog, offers, known))
+            limits = quota_limits(own.quotas(quota_feed), offers or (), self.catalog)
         if "availability" not in sections:
             return None
         failed = {(f.region, f.node_config, f.market): f.running for f in self.lake.failed}
@@ -333,8 +245,8 @@ class _Builder:
 
     def file_of(self, name: str) -> tuple[Path, str] | None:
         """The file that a section names, and how messages call it; None where there is none."""
-        section = self.draft.sections.get(name)
-        if section is None:
+        section = self.draft.section(name)
+        if section is None or section.file is None:
             return None
         path = self.path.parent / section.file
         if not is_regular_file(path):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from catalogs.cells import plain_date
 from catalogs.errors import Finding, close_matches
@@ -37,7 +38,9 @@ _UNITS = {
 class ScenarioDraft:
     """A scenario as far as it could be read: the sections without a fault, and the findings for the others.
 
-    ``models`` pairs each sound entry with its position in the file. ``whole`` is there when nothing is wrong.
+    ``models`` pairs each sound entry with its position in the file. ``whole`` is there when nothing is wrong. ``rest`` and
+    ``rest_of_models`` are the faulty sections and entries without their faulty keys (None, or an empty list, where such a key
+    has no default): names in them can still be checked, nothing else.
     """
 
     file: str
@@ -46,6 +49,17 @@ class ScenarioDraft:
     models: list[tuple[int, ModelSection]] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     whole: Scenario | None = None
+    rest: dict[str, Any] = field(default_factory=dict)
+    rest_of_models: list[tuple[int, ModelSection]] = field(default_factory=list)
+
+    def section(self, name: str) -> Any:
+        """A section for its names and files: as it is, else what is left of it; None where it is not there."""
+        return self.sections.get(name, self.rest.get(name))
+
+    @property
+    def named_models(self) -> list[tuple[int, ModelSection]]:
+        """All entries of models whose names can be checked, in the file's order."""
+        return sorted([*self.models, *self.rest_of_models], key=lambda pair: pair[0])
 
     def finding(self, key: Key, value: object, reason: str, remedy: str) -> Finding:
         """A finding at a key of the file, with its line."""
@@ -109,7 +123,7 @@ def read_scenario_file(path: Path) -> ScenarioDraft:
 
 
 def _validate(draft: ScenarioDraft, raw: Mapping[str, Any]) -> None:
-    bad: set[Key] = set()
+    bad: dict[Key, set[str | int]] = {}
     told = {known.line() for known in draft.findings}
     try:
         draft.whole = Scenario.model_validate(raw)
@@ -119,18 +133,43 @@ def _validate(draft: ScenarioDraft, raw: Mapping[str, Any]) -> None:
             if finding.line() not in told:
                 told.add(finding.line())
                 draft.findings.append(finding)
-            bad.add(key[:2] if key[:1] == ("models",) else key[:1])
+            depth = 2 if key[:1] == ("models",) else 1
+            bad.setdefault(key[:depth], set()).update(key[depth : depth + 1])
     if draft.findings:
         draft.whole = None
+    _sort_sections(draft, raw, bad)
+    if ("price_as_of",) not in bad and "price_as_of" in raw:
+        draft.sections["price_as_of"] = plain_date(str(raw["price_as_of"]))
+
+
+def _sort_sections(draft: ScenarioDraft, raw: Mapping[str, Any], bad: Mapping[Key, set[str | int]]) -> None:
+    """Sound sections and models to their place, the rest of faulty ones (``bad``: their faulty keys) to its."""
     for name, info in Scenario.model_fields.items():
-        if name != "models" and (name,) not in bad and raw.get(name) is not None and _is_section(info.annotation):
+        if name == "models" or raw.get(name) is None or not _is_section(info.annotation):
+            continue
+        if (name,) not in bad:
             draft.sections[name] = _section(name).model_validate(raw[name])
+        elif isinstance(raw[name], Mapping):
+            draft.rest[name] = _without(_section(name), raw[name], bad[name,])
     if isinstance(raw.get("models"), Sequence) and ("models",) not in bad:
         for index, entry in enumerate(raw["models"]):
             if ("models", index) not in bad:
                 draft.models.append((index, ModelSection.model_validate(entry)))
-    if ("price_as_of",) not in bad and "price_as_of" in raw:
-        draft.sections["price_as_of"] = plain_date(str(raw["price_as_of"]))
+            elif isinstance(entry, Mapping) and "model" in entry and "model" not in bad["models", index]:
+                draft.rest_of_models.append((index, _without(ModelSection, entry, bad["models", index])))
+
+
+def _without(kind: type[BaseModel], raw: Mapping[str, Any], bad: set[str | int]) -> Any:
+    """A section of its sound keys alone, by no means valid as a whole."""
+    values: dict[str, Any] = {}
+    for name, info in kind.model_fields.items():
+        key = info.alias or name
+        if info.is_required():
+            values[name] = [] if getattr(info.annotation, "__origin__", None) is list else None
+        if key in raw and key not in bad:
+            with contextlib.suppress(ValidationError):  # what only the section as a whole can read
+                values[name] = TypeAdapter(cast(Any, info.annotation)).validate_python(raw[key])
+    return kind.model_construct(**values)
 
 
 def _section(name: str) -> type[BaseModel]:

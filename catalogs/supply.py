@@ -13,6 +13,7 @@ from catalogs.lake_feeds import PriceSnapshot
 from catalogs.offers import by_price, choose_by_date, derive_grid, with_discounts
 from catalogs.scenario_schema import OffersSection
 from catalogs.types import Availability, Basis, Market, NodeConfig, Offer, Quota
+from catalogs.wording import counted
 
 GRID_COUNTS = (1, 2, 4, 8)
 Note = tuple[str, str]
@@ -84,15 +85,25 @@ def _date_notes(far: Sequence[Offer], section: OffersSection, price_as_of: date)
     days = section.date_tolerance_days
     shown = _some(f"{offer.instance_type} in {offer.region} ({offer.as_of})" for offer in by_price(far))
     if section.other_dates == "drop":
-        return [("other_dates_dropped", f"left out, since priced more than {days} days from {price_as_of}: {shown}")]
-    return [("mixed_dates", f"priced more than {days} days from {price_as_of}: {shown}")]
+        return [
+            (
+                "other_dates_dropped",
+                f"left out, since priced more than {counted(days, 'day')} from {price_as_of}: {shown}",
+            )
+        ]
+    return [("mixed_dates", f"priced more than {counted(days, 'day')} from {price_as_of}: {shown}")]
 
 
 def _derived_notes(derived: Sequence[Offer]) -> list[Note]:
     if not derived:
         return []
     shown = _some(f"{offer.node_config} in {offer.region}" for offer in derived)
-    return [("derived_offers", f"{len(derived)} offers that nobody sells have derived prices: {shown}")]
+    return [
+        (
+            "derived_offers",
+            f"{counted(len(derived), 'derived price')}, of what nobody sells: {shown}",
+        )
+    ]
 
 
 def _market_notes(chosen: Sequence[Offer], dated: Sequence[Offer], catalog: Catalog) -> list[Note]:

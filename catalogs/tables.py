@@ -173,16 +173,19 @@ def _unreadable(label: str, reason: str, remedy: str) -> Table:
 def _header_findings(label: str, header: Sequence[str], schema: Schema, takes_columns: bool) -> list[Finding]:
     known = schema.by_name
     missing = [c for c in schema.columns if c.required != "no" and c.name not in header]
-    findings = []
+    findings, renamed = [], set()
     for name in dict.fromkeys(header):
         if header.count(name) > 1:
             findings.append(Finding(label, 0, name, "", "the column is there twice", "keep one of them"))
         if name not in known and not takes_columns:
             near = close_matches(name, [c.name for c in missing] or known, n=1)
+            renamed |= set(near)
             remedy = f"rename it to {near[0]}" if near else "remove it; known columns: " + ", ".join(known)
             findings.append(Finding(label, 0, name, "", "unknown column", remedy))
     findings += [
-        Finding(label, 0, c.name, "", "the column is missing", f"add it: {c.wants} ({c.description})") for c in missing
+        Finding(label, 0, c.name, "", "the column is missing", f"add it: {c.wants} ({c.description})")
+        for c in missing
+        if c.name not in renamed  # one slip is one fault
     ]
     return findings
 
@@ -204,6 +207,8 @@ class _Rows:
         self.columns = [(i, known[name]) for i, name in enumerate(self.header) if name in known]
         self.absent = {c.name: None for c in self.schema.columns if c.name not in self.header}
         self.key = tuple(name for name in self.schema.key if name in self.header)
+        if any(known[name].required != "no" and name in self.absent for name in self.schema.key):
+            self.key = ()  # without all of its key no row can be told from another
         self.instance_type_at = self.header.index("instance_type") if "instance_type" in self.header else None
 
     def add(self, number: int, cells: list[str]) -> None:

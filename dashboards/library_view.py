@@ -7,6 +7,7 @@ from typing import Any
 
 import altair as alt
 
+from catalogs.wording import counted
 from dashboards.library_data import CLASSES, mark, shown
 from dashboards.page import BLUE, escape, table
 from dashboards.plan_charts import finish
@@ -99,9 +100,7 @@ def best(rows: Sequence[Row]) -> str:
 def answer(rows: Sequence[Row], columns: Sequence[str], cut_at: int | None) -> str:
     """Rows of a statement as a table; NULL, and an empty text, are told apart."""
     cells = [[_cell(row[name]) for name in columns] for row in rows]
-    note = (
-        f"the first {cut_at:,} rows" if cut_at is not None else f"{len(rows):,} {'row' if len(rows) == 1 else 'rows'}"
-    )
+    note = f"the first {counted(cut_at, 'row')}" if cut_at is not None else counted(len(rows), "row")
     return f'{table(list(columns), cells)}<p class="quiet">{note}</p>'
 
 

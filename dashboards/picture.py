@@ -14,6 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from catalogs.wording import counted
 from dashboards.page import INK, escape
 
 Row = Mapping[str, Any]
@@ -172,7 +173,7 @@ def plan_picture(plan: Row) -> str:
     regions = sorted({row["region"] for row in plan["offers"]})
     head = f"Plan of {plan['scenario_id']}, version {plan['plan_version']}: {plan['cost_usd_per_h']:,.2f} USD/h"
     under = (
-        f"{machines:,} machines in {len(regions)} {'region' if len(regions) == 1 else 'regions'}, prices of "
+        f"{counted(machines, 'machine')} in {counted(len(regions), 'region')}, prices of "
         f"{plan['inputs']['price_as_of']}; within {plan['gap']:.2%} of the best plan this library can express"
     )
     return (

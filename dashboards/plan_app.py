@@ -110,7 +110,13 @@ def _(coral, mo, plan, plan_view, why):
 
 @app.cell
 def _(UTC, coral, datetime, documents, lake, mo, plan, plan_charts, plan_data, prices, scenario):
-    course = plan_data.course(documents, prices, plan_data.demand_seen(lake, scenario.value), datetime.now(UTC))
+    course = plan_data.course(
+        documents,
+        prices,
+        plan_data.demand_seen(lake, scenario.value),
+        plan_data.prices_seen(lake, scenario.value),
+        datetime.now(UTC),
+    )
     charts = plan_charts.course_charts(course, datetime.fromisoformat(plan["created_at"]))
     mo.vstack(
         [

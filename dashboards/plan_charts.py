@@ -23,7 +23,7 @@ _AXIS_W = 52
 def course_charts(course: dict[str, list[Row]], selected: datetime) -> list[tuple[str, Any]]:
     """(name, chart) of cost, demand and prices; ``course`` as :func:`dashboards.plan_data.course` gives it, ``selected`` is
     when the version on the page was made."""
-    times = [row["time"] for name in ("cost", "demand", "price", "seen") for row in course[name]]
+    times = [row["time"] for name in ("cost", "demand", "price", "seen", "told") for row in course[name]]
     if not times:
         return []
     first, last = min(times), max(times)
@@ -32,7 +32,7 @@ def course_charts(course: dict[str, list[Row]], selected: datetime) -> list[tupl
     drawn: tuple[tuple[str, str, list[Row], bool], ...] = (
         ("cost", "Cost of the plan, USD/h", [], False),
         ("demand", "Demand planned for, req/s", course["seen"], False),
-        ("price", "Price of the machines rented, USD/h", [], True),
+        ("price", "Price of the machines rented, USD/h", course["told"], True),
     )
     return [
         (name, _steps(course[name], domain, selected, title, seen, is_log=is_log))
@@ -58,7 +58,7 @@ def _steps(
     *,
     is_log: bool = False,
 ) -> Any:
-    """Lines that hold their value until the next version; ``seen`` are single points behind them."""
+    """Lines that hold their value until the next version; ``seen`` are single points behind them, as a feed told."""
     rows, left_out = _largest(rows)
     names = list(dict.fromkeys(row["name"] for row in rows))
     colours = [SERIES[i % len(SERIES)] for i in range(len(names))]
@@ -71,7 +71,8 @@ def _steps(
         axis=alt.Axis(grid=False, tickCount=6, labelOverlap=True, labelFlush=True, format=_time_format(domain)),
     )
     scale = alt.Scale(type="log", nice=False, padding=8) if is_log else alt.Scale(zero=True, nice=True)
-    ticks = _round_values([row["value"] for row in rows]) if is_log else alt.Undefined
+    told = [row for row in seen if row["name"] in names]
+    ticks = _round_values([row["value"] for row in [*rows, *told]]) if is_log else alt.Undefined
     y = alt.Y(
         "value:Q",
         title=None,
@@ -89,10 +90,11 @@ def _steps(
     ]
     base = alt.Chart(alt.Data(values=_values(rows)))
     layers = []
-    if seen:
-        told = [row for row in seen if row["name"] in names]
+    if told:
         layers.append(
-            alt.Chart(alt.Data(values=_values(told))).mark_point(size=14, opacity=0.45).encode(x=x, y=y, color=colour)
+            alt.Chart(alt.Data(values=_values(told)))
+            .mark_point(size=14, opacity=0.45)
+            .encode(x=x, y=y, color=colour, tooltip=[*tooltip[:2], tooltip[-1]])
         )
     rule = alt.Chart(alt.Data(values=[{"time": _iso(selected)}]))
     layers += [
@@ -102,8 +104,10 @@ def _steps(
         .mark_point(filled=True, size=46, opacity=1)
         .encode(x=x, y=y, color=colour, tooltip=tooltip),
     ]
-    note = f"the {_MOST} highest; {left_out} more are left out" if left_out else ""
-    return finish(alt.layer(*layers), title, note, height=150)
+    notes = [f"the {_MOST} highest; {left_out} more are left out"] if left_out else []
+    if told:
+        notes.append("small points: as a feed told" + (", before any discount" if is_log else ""))
+    return finish(alt.layer(*layers), title, "; ".join(notes), height=150)
 
 
 def _time_format(domain: Sequence[str]) -> str:

@@ -72,6 +72,20 @@ def prices_by_version(lake: LakeReader, scenario_id: str) -> list[Row]:
     )
 
 
+def prices_seen(lake: LakeReader, scenario_id: str) -> list[Row]:
+    """The cheapest price per region, node configuration and market each time a feed told of the region, oldest first; also
+    those that no version was planned with. None where prices are the catalog's."""
+    known = lake.rows("SELECT 1 FROM data_dictionary WHERE table_name = 'price_snapshots' LIMIT 1")
+    if not known:
+        return []
+    return lake.rows(
+        f"""SELECT s.observed_at, s.region, p.node_config, p.market, min(p.price_usd_per_h) AS price_usd_per_h
+        FROM price_snapshots s JOIN price_sets p USING (set_id)
+        WHERE s.scenario_id = {sql_text(scenario_id)}
+        GROUP BY ALL ORDER BY s.observed_at DESC, s.region, p.node_config, p.market LIMIT 20000"""
+    )[::-1]
+
+
 def demand_seen(lake: LakeReader, scenario_id: str) -> list[Row]:
     """Demand per model and window as a feed told it; none where demand is only stated in the scenario."""
     known = lake.rows("SELECT 1 FROM data_dictionary WHERE table_name = 'demand_feed' LIMIT 1")
@@ -85,11 +99,16 @@ def demand_seen(lake: LakeReader, scenario_id: str) -> list[Row]:
 
 
 def course(
-    documents: dict[int, Row], prices: Sequence[Row], seen: Sequence[Row], now: datetime
+    documents: dict[int, Row],
+    prices: Sequence[Row],
+    seen: Sequence[Row],
+    told: Sequence[Row],
+    now: datetime,
 ) -> dict[str, list[Row]]:
     """Cost, demand and prices as series (time, value, name) on one time axis; what was planned last holds until ``now``.
 
-    Prices are of the machines that some version rents; ``seen`` is the demand a feed told.
+    Prices are of the machines that some version rents; ``seen`` is the demand and ``told`` are the prices that feeds gave, of
+    all moments: a price that moved between two versions shows.
     """
     cost: list[Row] = []
     demand: list[Row] = []
@@ -107,17 +126,27 @@ def course(
     paid = [
         {
             "time": _utc(row["created_at"]), "version": row["plan_version"], "value": row["price_usd_per_h"],
-            "name": f"{row['node_config']} {row['region'].partition('/')[2]}",
+            "name": _machine(row),
         }
         for row in prices
         if (row["region"], row["node_config"], row["market"]) in rented
     ]  # fmt: skip
-    told = [
+    told_prices = [
+        {"time": _utc(row["observed_at"]), "value": row["price_usd_per_h"], "name": _machine(row)}
+        for row in told
+        if (row["region"], row["node_config"], row["market"]) in rented
+    ]
+    told_demand = [
         {"time": _utc(row["window_start"]), "value": row["demand_req_per_s"], "name": row["model"].rpartition("/")[2].lower()}
         for row in seen
     ]  # fmt: skip
     series = {"cost": cost, "demand": demand, "price": paid}
-    return {name: _held(rows, now) for name, rows in series.items()} | {"seen": told}
+    return {name: _held(rows, now) for name, rows in series.items()} | {"seen": told_demand, "told": told_prices}
+
+
+def _machine(row: Row) -> str:
+    market = "" if row["market"] == "on_demand" else f" {row['market']}"
+    return f"{row['node_config']} {row['region'].partition('/')[2]}{market}"
 
 
 def _held(rows: list[Row], now: datetime) -> list[Row]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from catalogs.wording import counted
 from dashboards.page import escape, table
 from dashboards.picture import gpu_of, replica
 from dashboards.plan_data import instance_changes, per_million, short
@@ -62,10 +63,9 @@ def _card(name: str, value: str, unit: str, note: str, *, is_bad: bool = False) 
 
 def _demand(plan: Row) -> str:
     if plan["shortfalls"]:
-        short_of = len(plan["shortfalls"])
-        return f"{short_of} {'workload is' if short_of == 1 else 'workloads are'} short, see below"
+        return f"{counted(len(plan['shortfalls']), 'workload is', 'workloads are')} short, see below"
     models = {short(row["workload"]): row["planned_req_per_s"] for row in plan["workloads"]}
-    return f"{len(models)} models, {sum(models.values()):,.1f} req/s planned"
+    return f"{counted(len(models), 'model')}, {sum(models.values()):,.1f} req/s planned"
 
 
 def _machines(plan: Row) -> str:
@@ -115,7 +115,7 @@ def shortfalls(plan: Row) -> str:
         items = "".join(f"<li><b>{escape(row['code'])}</b>: {escape(row['text'])}</li>" for row in plan["warnings"])
         count = len(plan["warnings"])
         parts.append(
-            f'<details class="card"><summary>{count} {"caveat" if count == 1 else "caveats"}: what this plan assumes'
+            f'<details class="card"><summary>{counted(count, "caveat")}: what this plan assumes'
             f"</summary><ul>{items}</ul></details>"
         )
     return "".join(parts)
@@ -152,7 +152,7 @@ def _workload(row: Row) -> str:
 def _replica(row: Row, colours: Mapping[str, str]) -> str:
     count = row["instances"]
     market = "" if row["market"] == "on_demand" else f" · {row['market']}"
-    head = f"{count} {'replica' if count == 1 else 'replicas'} in {row['region']}{market}"
+    head = f"{counted(count, 'replica')} in {row['region']}{market}"
     each = " each" if count > 1 else ""
     under = (
         f"{row['throughput_tok_per_s']:,.0f} tok/s{each} · {row['cost_usd_per_h']:,.2f} USD/h{each} · class "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from catalogs.errors import NothingFitsError
+from catalogs.wording import counted
 from flows.build_inputs import BuildInputs, WorkloadInputs
 from tasks.profiling.explain import explain_infeasible
 from tasks.profiling.schema import Infeasible
@@ -53,7 +54,8 @@ def nothing_fits(
             remedies.append(found[number].remedy)
         else:
             texts.append(
-                f"{item.workload.alias}: no combination of up to {inputs.n_max} nodes within {inputs.rho:g} x the weights' "
+                f"{item.workload.alias}: no combination of up to {counted(inputs.n_max, 'node')} "
+                f"within {inputs.rho:g} x the weights' "
                 f"memory meets {item.workload.slo_ms:g} ms"
             )
             remedies.append(f"{_BY_LIBRARY}, or relax the SLO")

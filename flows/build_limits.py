@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from catalogs.errors import CoralError
+from catalogs.wording import counted
 from flows.build_inputs import BuildInputs
 from flows.settings import BuildSettings, Progress
 
@@ -30,7 +31,7 @@ def estimated_size(inputs: BuildInputs) -> tuple[int, float]:
 def check_size(settings: BuildSettings, inputs: BuildInputs, progress: Progress) -> None:
     """Tell the size of the library. Raises CoralError for one beyond the limits, unless ``settings.accept_large``."""
     combinations, work_s = estimated_size(inputs)
-    size = f"about {combinations:,} combinations, {_duration(work_s)} of one core"
+    size = f"about {counted(combinations, 'combination')}, {_duration(work_s)} of one core"
     progress.message(f"{inputs.library_key}: {size}")
     if settings.accept_large or (combinations <= MAX_COMBINATIONS and work_s <= MAX_WORK_S):
         return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
+from catalogs.wording import counted
 from flows.settings import BuildResult
 
 
@@ -30,7 +31,7 @@ def publish_artifacts(result: BuildResult) -> None:
 def summary(result: BuildResult) -> str:
     """The build in a few lines of markdown."""
     sample = (
-        f"{result.sample_n} combinations solved again by the reference ILP, "
+        f"{counted(result.sample_n, 'combination')} solved again by the reference ILP, "
         f"largest relative difference {result.sample_max_rel_diff:.1e}"
         if result.sample_n
         else "no sample was checked"
@@ -38,8 +39,8 @@ def summary(result: BuildResult) -> str:
     return "\n".join(
         [
             f"# Library {result.library_id}",
-            f"- {result.templates:,} templates of {result.combinations:,} combinations",
-            f"- {result.shards} shards, {result.shards_skipped} of them done before",
+            f"- {counted(result.templates, 'template')} of {counted(result.combinations, 'combination')}",
+            f"- {counted(result.shards, 'shard')}, {result.shards_skipped} of them done before",
             f"- {result.solve_s:.1f} s of solving, {result.wall_s:.1f} s in all",
             f"- {sample}",
             f"- content hash {result.library_hash}, profile set {result.profile_set_id}",

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from catalogs.errors import NothingFitsError
+from catalogs.wording import counted
 from flows import build_work
 from flows.batching import batch_by_work
 from flows.build_explain import nothing_fits
@@ -102,8 +103,14 @@ class BuildRun:
         batches = batch_by_work(todo, [part.work_s for part in todo], slots=self.slots)
         jobs = [build_work.ProfileJob(self.lake_root, batch) for batch in batches]
         weights = [sum(part.work_s for part in batch) for batch in batches]
-        labels = [f"{number + 1} of {len(jobs)}: {len(job.parts)} files" for number, job in enumerate(jobs)]
-        done = self.stage("profile", jobs, labels, weights, note=f"{len(parts) - len(todo)} files were done before")
+        labels = [f"{number + 1} of {len(jobs)}: {counted(len(job.parts), 'file')}" for number, job in enumerate(jobs)]
+        done = self.stage(
+            "profile",
+            jobs,
+            labels,
+            weights,
+            note=f"{counted(len(parts) - len(todo), 'file was', 'files were')} done before",
+        )
         for job, made in zip(jobs, done, strict=True):
             files |= {part.key: file for part, file in zip(job.parts, made, strict=True)}
         found: dict[str, dict[str, LandedShard]] = {}
@@ -153,9 +160,13 @@ class BuildRun:
         batches = batch_by_work(list(zip(parts, work, strict=True)), work, slots=self.slots)
         jobs = [self.solve_job(tuple(spec for part, _ in batch for spec in part), profiles) for batch in batches]
         weights = [sum(seconds for _, seconds in batch) for batch in batches]
-        labels = [f"{number + 1} of {len(jobs)}: {len(job.shards)} shards" for number, job in enumerate(jobs)]
+        labels = [
+            f"{number + 1} of {len(jobs)}: {counted(len(job.shards), 'shard')}" for number, job in enumerate(jobs)
+        ]
         seconds = dict.fromkeys(self.by_id, 0.0)
-        for done in self.stage("solve", jobs, labels, weights, note=f"{len(files)} shards were done before"):
+        for done in self.stage(
+            "solve", jobs, labels, weights, note=f"{counted(len(files), 'shard was', 'shards were')} done before"
+        ):
             files += done.files
             for name, spent in done.seconds.items():
                 seconds[name] += spent

@@ -15,6 +15,7 @@ from flows.cli_common import (
     JsonOption,
     LakeOption,
     ScenarioOption,
+    command_group,
     described,
     put,
     put_json,
@@ -30,16 +31,20 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands to ``app``."""
-    alerts = typer.Typer(
-        name="alerts", help="Alerts: list, check, tell Prefect.", rich_markup_mode=None, no_args_is_help=True
-    )
+    alerts = command_group("alerts", "Alerts: list, check, tell Prefect.", "coral alerts check", "coral alerts list")
     alerts.command(
         "list", **described("List alerts that are open.", "coral alerts list", "coral alerts list --history --json")
     )(list_alerts)
     alerts.command("check", **described("Fire and clear a scenario's alerts.", "coral alerts check -s core"))(check)
     alerts.command(
         "automate",
-        **described("Make a Prefect automation of alerts.", "coral alerts automate --block coral-alerts"),
+        **described(
+            "Make a Prefect automation of alerts.",
+            "coral serve &",
+            "export PREFECT_API_URL=http://127.0.0.1:4200/api",
+            """python -c "from prefect.blocks.webhook import Webhook; Webhook(url=input()).save('coral-alerts')\"""",
+            "coral alerts automate --block coral-alerts",
+        ),
     )(automate)
     app.add_typer(alerts)
 

@@ -20,7 +20,7 @@ def register(app: typer.Typer) -> None:
         "api",
         **described(
             "Published plans over HTTP.",
-            "coral api --lake my-lake",
+            "coral api",
             "coral api --port 8750 --max-age-minutes 90",
         ),
     )(api)

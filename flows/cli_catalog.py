@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flows.cli_common import JsonOption, described, put, put_json
+from flows.cli_common import JsonOption, command_group, described, put, put_json
 
 _GpuFilter = Annotated[str | None, typer.Option("--gpu", metavar="GPU", help="Only of this GPU. [default: all]")]
 _RegionFilter = Annotated[
@@ -33,11 +33,11 @@ def register(app: typer.Typer) -> None:
         ),
         ("scenarios", "The shipped scenarios.", list_scenarios, ("coral scenarios list",)),
     ):
-        group = typer.Typer(name=name, help=what, no_args_is_help=True, rich_markup_mode=None)
+        group = command_group(name, what, *examples)
         # With one command alone typer would make the group that command.
         group.callback()(_nothing)
         group.command("list", **described(what, *examples))(command)
-        app.add_typer(group, help=what)
+        app.add_typer(group)
 
 
 def _nothing() -> None:

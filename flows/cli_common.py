@@ -152,5 +152,20 @@ def say_error(error: CoralError) -> None:
 
 
 def described(summary: str, *examples: str) -> dict[str, Any]:
-    """Keyword arguments of ``app.command``: the line in the list of commands, and examples below the help."""
+    """Keyword arguments of ``app.command``: the line in the list of commands, and examples below the help.
+
+    The lines of an example run as they stand, one after the other, in a clone that has a plan (`make plan`).
+    """
     return {"short_help": summary, "epilog": "\b\nExample:\n" + "\n".join(f"  {command}" for command in examples)}
+
+
+def command_group(name: str, what: str, *examples: str, short: str = "") -> typer.Typer:
+    """A group of commands: ``what`` it is for, ``short`` in the list of commands, and examples below its help."""
+    return typer.Typer(
+        name=name,
+        help=what,
+        short_help=short or what,
+        epilog=described("", *examples)["epilog"],
+        no_args_is_help=True,
+        rich_markup_mode=None,
+    )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from catalogs.wording import counted
 from flows.cli_common import (
     DEFAULT_SCENARIO,
     JsonOption,
@@ -30,8 +31,9 @@ def register(app: typer.Typer) -> None:
         "compare",
         **described(
             "What runs today against the plan.",
-            "coral compare --fleet fleet.csv",
-            "coral compare -s my/scenario.yaml --fleet my/fleet.csv --json",
+            "coral init my",
+            "coral plan -s my/scenario.yaml",
+            "coral compare -s my/scenario.yaml --fleet my/fleet.csv",
         ),
     )(compare)
 
@@ -130,7 +132,7 @@ def _steps(found: Comparison) -> list[Line]:
 
     lines = [Line("Steps", "bold")]
     if found.kept:
-        lines += wrapped("1 instance stays as it is" if found.kept == 1 else f"{found.kept} instances stay as they are")
+        lines += wrapped(counted(found.kept, "instance stays as it is", "instances stay as they are"))
     rows = []
     regions = {step.unit.region for step in found.steps.steps}
     for number, step in enumerate(found.steps.steps, 1):

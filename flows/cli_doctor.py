@@ -20,7 +20,7 @@ _STYLES = {"warning": "yellow", "stale": "yellow", "failed": "bold red"}
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
     app.command(
-        "doctor", **described("Check what Coral rests on.", "coral doctor", "coral doctor --lake my-lake --json")
+        "doctor", **described("Check what Coral rests on.", "coral doctor", "coral doctor --scenario core --json")
     )(doctor)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from catalogs.wording import counted
 from flows.cli_common import (
     DEFAULT_SCENARIO,
     ExitCode,
@@ -17,6 +18,7 @@ from flows.cli_common import (
     put_json,
     put_lines,
 )
+from flows.cli_ingest import RUNNING_NOW
 from flows.settings import lake_root_of
 
 if TYPE_CHECKING:
@@ -28,7 +30,12 @@ def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
     app.command(
         "drift",
-        **described("Compare what runs with the plan.", "coral drift --scenario core", "coral drift --json"),
+        **described(
+            "Compare what runs with the plan.",
+            RUNNING_NOW,
+            "coral ingest fleet running.csv",
+            "coral drift --scenario core",
+        ),
     )(drift)
 
 
@@ -83,7 +90,7 @@ def drift_lines(report: DriftReport) -> list[Line]:
     if not found.is_labelled:
         lines.append(Line("  the fleet does not say what its nodes serve: only machines are compared"))
     if report.rows_set_aside:
-        lines.append(Line(f"  {report.rows_set_aside} rows of the fleet could not be read: more may run"))
+        lines.append(Line(f"  {counted(report.rows_set_aside, 'row')} of the fleet could not be read: more may run"))
     if not report.is_after_plan:
         lines.append(Line("  seen before the plan became current: observe the fleet again"))
     return lines

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from catalogs.wording import counted
 from flows.cli_common import (
     DEFAULT_SCENARIO,
     JsonOption,
@@ -40,7 +41,8 @@ def register(app: typer.Typer) -> None:
         **described(
             "A plan as commands and manifests.",
             "coral export --to kubernetes --out launch",
-            "coral export --plan 3 --diff 2 --to vllm --to skypilot --out launch",
+            "coral plan --safety p90",
+            "coral export --plan 2 --diff 1 --to vllm --to skypilot --out launch",
         ),
     )(export)
 
@@ -97,7 +99,7 @@ def export(
         put("\n".join(_lines(exported, document)))
     for note in exported.export.notes:
         say(f"note: {note}")
-    say(f"{len(exported.export.files)} files written to {out}")
+    say(f"{counted(len(exported.export.files), 'file')} written to {out}")
 
 
 def summary(exported: Exported) -> dict[str, Any]:

@@ -12,12 +12,14 @@ import typer
 
 from catalogs.errors import CoralError, Finding, clipped
 from catalogs.lake_feeds import FeedKind
+from catalogs.wording import counted
 from flows.cli_common import (
     DEFAULT_SCENARIO,
     ExitCode,
     JsonOption,
     LakeOption,
     ScenarioOption,
+    command_group,
     described,
     put,
     put_json,
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
     from flows.ingest import IngestRequest, IngestResult
 
 _SHOWN = 20
+# An example of a fleet: all that the plan rents.
+RUNNING_NOW = (
+    'coral sql "SELECT now() AS observed_at, region, node_config, market, nodes FROM plan_offers '
+    "WHERE scenario_id = 'core' AND plan_version = 1\" --format csv --out running.csv"
+)
 
 FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file to take in.")]
 ConfirmOption = Annotated[bool, typer.Option("--confirm", help="What was held for confirmation is right: take it in.")]
@@ -45,33 +52,40 @@ AsOfOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    group = typer.Typer(
-        help="Take in files of prices, supply, demand and what runs.", no_args_is_help=True, rich_markup_mode=None
+    group = command_group(
+        "ingest",
+        "Take in files of prices, supply, demand and what runs.",
+        "coral init my",
+        "coral ingest demand my/demand.csv -s my/scenario.yaml",
+        short="Take in prices, supply, demand, what runs.",
     )
     group.command(
         "prices",
         **described(
             "Prices: SkyPilot's catalogs, own CSV.",
-            "coral ingest prices aws_vms.csv -s my/scenario.yaml",
-            "coral ingest prices vms.csv --provider gcp --as-of 2026-07-30",
+            "coral init my",
+            "coral ingest prices my/offers.csv -s my/scenario.yaml --as-of 2025-05-01",
         ),
     )(prices)
     group.command(
         "availability",
-        **described("Nodes that can be had.", "coral ingest availability nodes.csv -s my/scenario.yaml"),
+        **described(
+            "Nodes that can be had.",
+            "coral init my",
+            "coral ingest availability my/availability.csv -s my/scenario.yaml",
+        ),
     )(availability)
     group.command(
         "demand",
         **described(
             "Demand per window, or a request trace.",
-            "coral ingest demand demand.csv -s my/scenario.yaml",
-            "coral ingest demand trace.parquet --model qwen3-8b --start 2026-07-30T12:00:00Z",
+            "coral init my",
+            "coral ingest demand my/demand.csv -s my/scenario.yaml",
+            "coral ingest demand my/trace.csv -s my/scenario.yaml --model qwen3-8b --start 2025-05-01T10:00:00Z",
         ),
     )(demand)
-    group.command("fleet", **described("Machines that run now.", "coral ingest fleet running.csv -s my/scenario.yaml"))(
-        fleet
-    )
-    app.add_typer(group, name="ingest", short_help="Take in prices, supply, demand, what runs.")
+    group.command("fleet", **described("Machines that run now.", RUNNING_NOW, "coral ingest fleet running.csv"))(fleet)
+    app.add_typer(group)
 
 
 def prices(
@@ -209,7 +223,7 @@ def _run(kind: FeedKind, file: Path, scenario: str, lake: Path | None, as_json: 
 def _summary(result: IngestResult) -> str:
     record = result.record
     when = f" of {record.observed_at:%Y-%m-%d %H:%M} UTC" if record.observed_at else ""
-    news = f"{record.n_changed:,} changes" if record.n_changed else "nothing new"
+    news = counted(record.n_changed, "change") if record.n_changed else "nothing new"
     return (
         f"{record.kind.value} of {record.scenario_id}{when}: {record.n_rows:,} {result.unit}, {record.n_accepted:,} accepted, "
         f"{record.n_held:,} held, {record.n_rejected:,} set aside; {news}"

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from catalogs.errors import clipped, finding_lines
+from catalogs.wording import counted
 from flows.cli_common import ExitCode, JsonOption, described, put, put_json, say
 
 
@@ -20,7 +21,9 @@ def register(app: typer.Typer) -> None:
     )(init)
     app.command(
         "validate",
-        **described("Check inputs; print every fault.", "coral validate my", "coral validate my/scenario.yaml --json"),
+        **described(
+            "Check inputs; print every fault.", "coral validate core", "coral init my", "coral validate my --json"
+        ),
     )(validate)
 
 
@@ -57,7 +60,7 @@ def validate(
         for line in finding_lines(findings):
             put(line)
     if findings:
-        say(f"{clipped(str(path))}: {len(findings)} {'fault' if len(findings) == 1 else 'faults'}")
+        say(f"{clipped(str(path))}: {counted(len(findings), 'fault')}")
         raise typer.Exit(ExitCode.BAD_INPUT)
     say(f"{path}: in order" + _counts_text(path))
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from catalogs.wording import counted
 from flows.cli_common import (
     DEFAULT_SCENARIO,
     DaskOption,
@@ -34,14 +35,14 @@ def register(app: typer.Typer) -> None:
     app.command(
         "backfill",
         **described(
-            "Add a GPU type to a library.", "coral backfill --gpu H200-SXM", "coral backfill --gpu L40S --as with-l40s"
+            "Add a GPU type to a library.", "coral backfill --gpu T4", "coral backfill --gpu H100-SXM --as with-h100"
         ),
     )(backfill)
     app.command(
         "gc",
         **described("Delete what nothing needs.", "coral gc --keep-days 30 --dry-run", "coral gc --keep-days 30"),
     )(gc)
-    app.command("migrate", **described("Bring a lake up to date.", "coral migrate --lake my-lake"))(migrate)
+    app.command("migrate", **described("Bring a lake up to date.", "coral migrate"))(migrate)
 
 
 def backfill(
@@ -139,9 +140,9 @@ def _settings(
 
 def _garbage_lines(garbage: Garbage, dry_run: bool) -> list[str]:
     verb = "would delete" if dry_run else "deleted"
-    kept = f"{len(garbage.kept_libraries)} {'library stays' if len(garbage.kept_libraries) == 1 else 'libraries stay'}"
-    size = f"{len(garbage.files)} files, {garbage.bytes / 2**20:,.1f} MiB"
-    lines = [f"{verb} {len(garbage.libraries)} libraries and {size}; {kept}"]
+    kept = counted(len(garbage.kept_libraries), "library stays", "libraries stay")
+    size = f"{counted(len(garbage.files), 'file')}, {garbage.bytes / 2**20:,.1f} MiB"
+    lines = [f"{verb} {counted(len(garbage.libraries), 'library', 'libraries')} and {size}; {kept}"]
     lines += [f"  library {name}" for name in garbage.libraries]
-    lines += [f"  {count:,} rows of {name}" for name, count in garbage.rows.items()]
+    lines += [f"  {counted(count, 'row')} of {name}" for name, count in garbage.rows.items()]
     return lines + [f"  {name}" for name in garbage.files] if dry_run else lines

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from flows.cli_common import JsonOption, described, put, put_json, say
+from flows.cli_common import JsonOption, command_group, described, put, put_json, say
 
 if TYPE_CHECKING:
     from catalogs.types import ModelSpec
@@ -23,12 +23,12 @@ _WeightOption = Annotated[
 
 def register(app: typer.Typer) -> None:
     """Add the group and its commands to ``app``."""
-    models = typer.Typer(
-        name="models",
-        help="Models: what they weigh, and your own.",
-        short_help="Sizes of models; add your own.",
-        no_args_is_help=True,
-        rich_markup_mode=None,
+    models = command_group(
+        "models",
+        "Models: what they weigh, and your own.",
+        "coral models list",
+        "coral models show qwen3-32b",
+        short="Sizes of models; add your own.",
     )
     models.command("list", **described("The models of the catalog.", "coral models list", "coral models list --json"))(
         list_models
@@ -37,7 +37,8 @@ def register(app: typer.Typer) -> None:
         "add",
         **described(
             "Take a model from its config.json.",
-            "coral models add config.json --id my-org/my-70b --to my/scenario.yaml",
+            "coral init my",
+            "coral models add my/models/my-8b-chat.json --id my-org/my-8b --to my/scenario.yaml",
         ),
     )(add)
     models.command("show", **described("A known model's sizes.", "coral models show qwen3-32b --weight-dtype int4"))(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from catalogs.wording import counted
 from flows.cli_common import (
     DEFAULT_SCENARIO,
     ApproveOption,
@@ -43,7 +44,10 @@ def register(app: typer.Typer) -> None:
     app.command(
         "build",
         **described(
-            "Build the template library.", "coral build --scenario core", "coral build -s my/scenario.yaml --workers 2"
+            "Build the template library.",
+            "coral build --scenario core",
+            "coral init my",
+            "coral build -s my/scenario.yaml --workers 2",
         ),
     )(build)
     app.command(
@@ -54,6 +58,7 @@ def register(app: typer.Typer) -> None:
         **described(
             "Build if needed, allocate, publish, print.",
             "coral plan",
+            "coral init my",
             "coral plan -s my/scenario.yaml --lake my-lake --json",
         ),
     )(plan)
@@ -204,13 +209,14 @@ def build_text(result: BuildResult) -> str:
     state = "built" if result.is_new else "up to date, nothing to do"
     lines = [
         f"library {result.library_id}: {state}",
-        f"  {result.combinations:,} combinations, {result.templates:,} templates in {result.shards} shards "
-        f"({result.shards_skipped} were done before; {result.combinations_solved:,} combinations were solved now)",
+        f"  {counted(result.combinations, 'combination')}, {counted(result.templates, 'template')} in "
+        f"{counted(result.shards, 'shard')} ({result.shards_skipped} done before; "
+        f"{counted(result.combinations_solved, 'combination')} solved now)",
         f"  {result.wall_s:.1f} s, of which solving {result.solve_s:.1f} s summed over workers",
     ]
     if result.sample_n:
         lines.append(
-            f"  {result.sample_n} combinations solved again by the reference ILP: "
+            f"  {counted(result.sample_n, 'combination')} solved again by the reference ILP: "
             f"largest relative difference {result.sample_max_rel_diff:.2g}"
         )
     if rows:

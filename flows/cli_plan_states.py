@@ -16,15 +16,23 @@ VersionArgument = Annotated[int, typer.Argument(metavar="VERSION", help="Plan ve
 def register(plans: typer.Typer) -> None:
     """Add the commands to the group ``plans``."""
     plans.command(
-        "approve", **described("Make a plan current that a guard rail holds.", "coral plans approve 4 --scenario core")
+        "approve",
+        **described(
+            "Make a plan current that a guard rail holds.",
+            "coral plan --safety p90",
+            "coral plans rollback 1",
+            "coral plan --safety p90",
+            "coral plans approve 3 --scenario core",
+        ),
     )(approve)
     plans.command(
-        "rollback", **described("Make an earlier plan current again.", "coral plans rollback 3 --scenario core")
+        "rollback",
+        **described("Make an earlier plan current again.", "coral plan --safety p90", "coral plans rollback 1"),
     )(rollback)
     plans.command(
         "applied",
         **described(
-            "Say that a plan runs.", "coral plans applied 4", "coral plans applied 4 --partial --scenario core"
+            "Say that a plan runs.", "coral plans applied 1", "coral plans applied 1 --partial --scenario core"
         ),
     )(applied)
 

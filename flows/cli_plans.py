@@ -16,6 +16,7 @@ from flows.cli_common import (
     JsonOption,
     LakeOption,
     ScenarioOption,
+    command_group,
     described,
     put,
     put_json,
@@ -32,11 +33,11 @@ if TYPE_CHECKING:
 
 def register(app: typer.Typer) -> None:
     """Add the group of commands to ``app``."""
-    plans = typer.Typer(
-        name="plans",
-        help="The plan versions: list, show, compare, approve, roll back.",
-        rich_markup_mode=None,
-        no_args_is_help=True,
+    plans = command_group(
+        "plans",
+        "The plan versions: list, show, compare, approve, roll back.",
+        "coral plans list",
+        "coral plans show --why",
     )
     plans.command(
         "list", **described("List plan versions.", "coral plans list", "coral plans list --scenario core --json")
@@ -44,10 +45,10 @@ def register(app: typer.Typer) -> None:
     plans.command(
         "show",
         **described(
-            "Print a plan.", "coral plans show", "coral plans show 3 --scenario core --json", "coral plans show --why"
+            "Print a plan.", "coral plans show", "coral plans show 1 --scenario core --json", "coral plans show --why"
         ),
     )(show_plan)
-    plans.command("diff", **described("Compare two plans.", "coral plans diff 1 2", "coral plans diff 1 --json"))(
+    plans.command("diff", **described("Compare two plans.", "coral plan --safety p90", "coral plans diff 1 2"))(
         diff_two_plans
     )
     plans.command("schema", **described("Print the JSON Schema of a plan.", "coral plans schema > plan.schema.json"))(
@@ -57,7 +58,7 @@ def register(app: typer.Typer) -> None:
     plans.command(
         "picture",
         **described(
-            "Draw a plan as an SVG.", "coral plans picture --out plan.svg", "coral plans picture 3 --scenario core"
+            "Draw a plan as an SVG.", "coral plans picture --out plan.svg", "coral plans picture 1 --scenario core"
         ),
     )(plan_picture)
     app.add_typer(plans)

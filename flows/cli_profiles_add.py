@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from catalogs.wording import counted
 from flows.cli_common import JsonOption, described, put, put_json, say
 
 if TYPE_CHECKING:
@@ -20,8 +21,8 @@ def register(profiles: typer.Typer) -> None:
         "add",
         **described(
             "Use your own measurements.",
-            "coral profiles add rates.csv --scenario my/scenario.yaml",
-            "coral profiles add bench.json --gpu L40S --tp 2 --scenario my/scenario.yaml",
+            "coral init my",
+            "coral profiles add my/rates.csv --scenario my/scenario.yaml",
         ),
     )(add)
 
@@ -115,4 +116,4 @@ def _derate_lines(rows: list[DerateRow]) -> list[str]:
 
 def _attached_text(attached: Attached, scenario: Path) -> str:
     named = f"; {scenario} names it now" if attached.is_named_now else ""
-    return f"{attached.rows} rows written to {attached.path}{named}"
+    return f"{counted(attached.rows, 'row')} written to {attached.path}{named}"

@@ -23,14 +23,19 @@ def register(profiles: typer.Typer) -> None:
     """Add the commands to the group."""
     profiles.command(
         "check",
-        **described("How far off rates are.", "coral profiles check", "coral profiles check --gpu L40S --json"),
+        **described(
+            "How far off rates are.",
+            "pip install -e '.[silicon]'",
+            "coral profiles check",
+            "coral profiles check --gpu L40S --json",
+        ),
     )(check)
     profiles.command(
         "fit",
         **described(
             "Factors of a new GPU.",
-            "coral profiles fit --gpu B200-SXM --data layers.csv --out my/efficiency.csv",
-            "coral profiles fit --gpu RTX-PRO-6000-Server --data silicon",
+            "pip install -e '.[silicon]'",
+            "coral profiles fit --gpu RTX-PRO-6000-Server --data silicon --out efficiency.csv",
         ),
     )(fit)
 
@@ -43,7 +48,8 @@ def check(
     points, and with the extra `silicon` also models that no factor was fitted to and whole serving runs.
 
     Errors in percent of the measured time: MAPE, bias (positive: the model is too slow) and 90th percentile; rows that
-    factors were fitted to apart from those held out. Needs the raw data (CORAL_SHARED_DATA).
+    factors were fitted to apart from those held out. What is not on this machine (the extra, or the raw data of
+    CORAL_SHARED_DATA) is left out and named.
     """
     from flows.profile_check import check_all
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from catalogs.wording import counted
 from flows.cli_common import DEFAULT_SCENARIO, JsonOption, ScenarioOption, described, put, put_json
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def sensitivity(
 def _factor_lines(base: Outcome, rows: list[FactorRow], change: float, n_max: int) -> list[str]:
     from flows.render import table
 
-    nodes = "1 node" if n_max == 1 else f"{n_max} nodes"
+    nodes = counted(n_max, "node")
     lines = [
         f"plan as it is: {_cost(base)} USD/h, GPUs {_gpus(base)}",
         f"templates of at most {nodes} and the stated headroom, so not quite the cost that `coral plan` prints",

@@ -17,6 +17,7 @@ def register(app: typer.Typer) -> None:
         **described(
             "Plan on a schedule and when a feed changes.",
             "coral serve",
+            "coral init my",
             "coral serve -s core -s my/scenario.yaml --every 30",
             'coral serve --cron "5 * * * *" --window 20',
         ),

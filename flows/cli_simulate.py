@@ -30,10 +30,11 @@ def register(app: typer.Typer) -> None:
         **described(
             "Replay requests against a plan.",
             "coral simulate",
-            "coral simulate --plan 3 --trace azure-conv --rate 10 --minutes 30 --report plan3.html",
-            "coral simulate -s my/scenario.yaml --trace my.csv --trace phi-4=other.csv --seeds 10 --json",
-            "coral simulate --plan 4 --from-plan 3 --switch-at 10 --minutes 30",
-            "coral simulate --validate",
+            "coral simulate --minutes 10 --seeds 3 --report plan.html",
+            "coral init my",
+            "coral simulate --trace my/trace.csv --poisson --minutes 10",
+            "coral plan --safety p90",
+            "coral simulate --from-plan 1 --plan 2 --switch-at 10 --minutes 30",
         ),
     )(simulate)
 

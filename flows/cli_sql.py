@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from catalogs.errors import CoralError
+from catalogs.wording import counted
 from flows.cli_common import JsonOption, LakeOption, described, put, say
 from flows.cli_result import Format, write_result
 from flows.settings import lake_root_of
@@ -25,7 +26,8 @@ def register(app: typer.Typer) -> None:
             "Read-only SQL over the lake.",
             'coral sql "SELECT workload_id, count(*) FROM templates GROUP BY ALL"',
             'coral sql "SELECT * FROM plan_instances" --format csv --out instances.csv',
-            'coral sql "SELECT count(*) FROM plans" --snapshot 12',
+            'coral sql "FROM lake.snapshots()"',
+            'coral sql "SELECT count(*) FROM plans" --snapshot 2',
             "coral sql --shell",
         ),
     )(sql)
@@ -77,7 +79,7 @@ def sql(
         put(write_result(rows, output_format, None))
     else:
         write_result(rows, output_format, out)
-        say(f"{rows.num_rows:,} rows written to {out}")
+        say(f"{counted(rows.num_rows, 'row')} written to {out}")
 
 
 def _run(root: Path, query: str, snapshot: int | None, *, is_whole: bool) -> pa.Table:
@@ -88,5 +90,5 @@ def _run(root: Path, query: str, snapshot: int | None, *, is_whole: bool) -> pa.
     rows = run_query(root, query, SqlLimits(max_rows=None) if is_whole else SqlLimits(), snapshot=snapshot)
     limit = truncated_at(rows)
     if limit is not None:
-        say(f"only the first {limit:,} rows are shown; --format csv or --out has all")
+        say(f"only the first {counted(limit, 'row is', 'rows are')} shown; --format csv or --out has all")
     return rows

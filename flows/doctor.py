@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from catalogs.errors import CoralError, LakeError
+from catalogs.wording import counted
 
 if TYPE_CHECKING:
     from catalogs.scenario_schema import Scenario
@@ -115,10 +116,10 @@ def _files(lake: Lake) -> Check:
 
     missing, damaged = missing_files(lake), damaged_files_set_aside(lake.root)
     if missing:
-        found = f"{len(missing)} files of current libraries are missing: {_some(missing)}"
+        found = f"{counted(len(missing), 'file')} of current libraries missing: {_some(missing)}"
         return Check("lake", "files", Status.FAILED, found, "run `coral build` again: it makes the same files anew")
     if damaged:
-        found = f"all there; {len(damaged)} damaged ones were set aside: {_some(damaged)}"
+        found = f"all there; {counted(len(damaged), 'damaged one')} set aside: {_some(damaged)}"
         return Check("lake", "files", Status.WARNING, found, "check the disk; `coral gc` deletes them in time")
     return Check("lake", "files", Status.OK, "all files of current libraries are there")
 

@@ -10,6 +10,7 @@ from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
 from catalogs.lake_feeds import DemandObservation
 from catalogs.texts import UnreadableError
 from catalogs.types import Phase
+from catalogs.wording import counted
 from flows.ingest import IngestRequest, Reading
 from warehouse.ingest import FeedContent, FleetObservation
 
@@ -84,7 +85,9 @@ def read_availability(request: IngestRequest, loaded: LoadedScenario, lake: Lake
     notes = [] if loaded.scenario.availability.feed else ["the scenario does not use it: set availability.feed: lake"]
     unknown = sum(row.nodes is None for row in read.rows)
     if unknown:
-        notes.append(f"{unknown} rows say that the number is unknown: quota or default_nodes counts there")
+        notes.append(
+            f"{counted(unknown, 'row says', 'rows say')} that the number is unknown: quota or default_nodes counts there"
+        )
     return Reading(
         FeedContent(availability=read.rows),
         max((datetime.fromisoformat(row.observed_at) for row in read.rows), default=None),
@@ -108,7 +111,9 @@ def read_demand(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
         notes.append("the scenario does not use it: set demand: {feed: lake} and take out demand_req_per_s")
     unknown = sum(row.req_per_s is None for row in reading.content.demand)
     if unknown:
-        notes.append(f"{unknown} windows say that the demand is unknown: the last plan is held in them")
+        notes.append(
+            f"{counted(unknown, 'window says', 'windows say')} that the demand is unknown: the last plan is held there"
+        )
     notes += _drift(loaded, reading.content.demand)
     options = (str(minutes), request.model or "", request.start.isoformat() if request.start else "")
     return Reading(
@@ -177,7 +182,9 @@ def _demand_of_trace(request: IngestRequest, loaded: LoadedScenario, window: tim
         left_out += len(counted.left_out)
     notes = []
     if left_out:
-        notes.append(f"{left_out} windows are left out: the trace covers less than half of each")
+        notes.append(
+            f"{counted(left_out, 'window is', 'windows are')} left out: the trace covers less than half of each"
+        )
     if not windows and not refused:
         minutes = window.total_seconds() / 60
         remedy = "give a longer trace, or shorter windows with --window-minutes"

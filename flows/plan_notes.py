@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalogs.types import Provenance
+from catalogs.wording import counted
 from flows.rule_notes import rule_notes
 from tasks.allocation.plan import PlanWarning
 
@@ -22,7 +23,7 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan, solver_note: str = "") -> 
     notes = [PlanWarning(code=code, text=text) for code, text in loaded.warnings if code not in _RESTATED]
     if loaded.rejects:
         where = [f"{f.file} row {f.row}" for f in loaded.rejects]
-        text = f"{len(where)} input {'row was' if len(where) == 1 else 'rows were'} set aside: {_listed(where)}"
+        text = f"{counted(len(where), 'input row was', 'input rows were')} set aside: {_listed(where)}"
         notes.append(PlanWarning(code="rows_set_aside", text=text + "; reasons in the table `rejects`"))
     assumed = [f"{o.node_config} in {o.region}" for o in plan.offers if o.availability_basis.value == "assumed"]
     if assumed:

@@ -11,7 +11,7 @@ from typing import Any
 from catalogs.catalog import Catalog, efficiency_to_row, load_catalog, load_dies
 from catalogs.derive import to_csv
 from catalogs.errors import CoralError, UnknownNameError
-from catalogs.layer_times import LayerTime, read_layer_times, shared_helix, shared_layer_grid, shared_points
+from catalogs.layer_times import LayerTime, StepTime, read_layer_times, shared_helix, shared_layer_grid, shared_points
 from catalogs.silicon import (
     FITTED_MODELS,
     FITTED_WIDE,
@@ -39,17 +39,21 @@ _MEASURED_SYSTEMS = ("H100-SXM", "H200-SXM")
 def check_all(gpus: Sequence[str] = ()) -> Checked:
     """Errors of the shipped factors against every measured set there is, of ``gpus`` (default: all).
 
-    Raises CoralError where the raw data is absent, UnknownNameError for a GPU without factors.
+    What is not on this machine is left out with a note. Raises CoralError where nothing is, UnknownNameError for a GPU without
+    factors.
     """
     catalog = load_catalog()
     wanted = [_known(catalog, name) for name in gpus] or list(catalog.efficiencies)
-    parts = [check_layers(_of(shared_layer_grid(catalog), wanted), catalog.gpus, catalog.efficiencies)]
-    parts.append(check_layers(_of(shared_helix(catalog), wanted), catalog.gpus, catalog.efficiencies))
-    points, skipped = shared_points(catalog)
-    steps = [point for point in points if point.gpu in wanted]
-    notes = [NO_SILICON]
-    if is_installed():
-        notes = []
+    notes: list[str] = []
+    parts, steps, skipped = _shared(catalog, wanted, notes)
+    if not parts and not is_installed():
+        raise CoralError(
+            f"nothing to compare with: {notes[0]}",
+            remedy="pip install 'coral-planner[silicon]', which has kernel tables, or set CORAL_SHARED_DATA",
+        )
+    if not is_installed():
+        notes.append(NO_SILICON)
+    else:
         tabulated = [gpu for gpu in SYSTEMS.values() if gpu in wanted and gpu in catalog.efficiencies]
         held_out = [row for gpu in tabulated for row in silicon_layer_times(catalog, gpu)]
         for gpu in tabulated:
@@ -60,6 +64,20 @@ def check_all(gpus: Sequence[str] = ()) -> Checked:
         steps += silicon_steps(catalog, [gpu for gpu in _MEASURED_SYSTEMS if gpu in wanted])
     parts.append(check_steps(steps, catalog.gpus, catalog.efficiencies, ProfileSettings()))
     return joined([*parts, Checked((), (*notes, *skipped))])
+
+
+def _shared(
+    catalog: Catalog, wanted: Sequence[str], notes: list[str]
+) -> tuple[list[Checked], list[StepTime], Sequence[str]]:
+    """(layers compared, whole steps, points left out) of the raw data; all empty, and a note of it, where it is not here."""
+    try:
+        measured = [shared_layer_grid(catalog), shared_helix(catalog)]
+        points, skipped = shared_points(catalog)
+    except CoralError as error:
+        notes.append(f"not checked: layers and points of the raw data; {error}")
+        return [], [], ()
+    parts = [check_layers(_of(rows, wanted), catalog.gpus, catalog.efficiencies) for rows in measured]
+    return parts, [point for point in points if point.gpu in wanted], skipped
 
 
 def _known(catalog: Catalog, name: str) -> str:

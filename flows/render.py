@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from catalogs.wording import counted
 from tasks.allocation.plan import Plan, PlanInstance, PlanNode, PlanStage, PlanState, PlanWorkload
 from tasks.allocation.types import SolveStatus
 from tasks.templates.types import LaunchClass
@@ -161,11 +162,10 @@ def _instance_lines(instance: PlanInstance) -> list[Line]:
     """One line for the instances (region, count, rate, price), then one per stage and kind of node."""
     new = f", {instance.new_instances} new" if instance.new_instances != instance.instances else ""
     market = "" if instance.market.value == "on_demand" else f" {instance.market.value}"
-    plural = "instance" if instance.instances == 1 else "instances"
     each = "" if instance.instances == 1 else " each"
     left = "" if instance.delivered_share == 1 else f", {instance.delivered_share:.1%} of it after interruptions"
     head = (
-        f"  {instance.region}{market}   {instance.instances} {plural}{new}   "
+        f"  {instance.region}{market}   {counted(instance.instances, 'instance')}{new}   "
         f"{number(instance.throughput_tok_per_s)} tok/s{each}{left}   {money(instance.cost_usd_per_h)} USD/h{each}   "
         f"launch class {instance.launch_class.value}"
     )

@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from catalogs.wording import counted
 from flows.render import WIDTH, Line, number, table
 
 _MISSED = "bold red"
@@ -109,7 +110,7 @@ def _models(models: Sequence[Row]) -> list[Line]:
     lines = [Line(text) for text in table(header, rows, right=range(1, len(header)))]
     for row in models:
         for reason, count in row["lost"].items():
-            lines.append(Line(f"  {row['alias']}: {count:,} requests {_LOST.get(reason, reason)}", _MISSED))
+            lines.append(Line(f"  {row['alias']}: {counted(count, 'request')} {_LOST.get(reason, reason)}", _MISSED))
     return lines
 
 

@@ -1,41 +1,89 @@
-"""What a plan that is restricted to launchable templates costs above one that may use any, said in the plan."""
+"""What launching with stock engines alone costs, said in the plan: of one restricted to launchable templates above one that
+may use any, and of one that rents what no stock engine launches below one that does not."""
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from catalogs.errors import NothingFitsError
+from catalogs.wording import counted
 from tasks.allocation.plan import PlanWarning
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
+from tasks.templates.launch_class import LAUNCHABLE
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
     from warehouse.connect import Lake
 
-_CODE = "launchable_only"
+_RESTRICTED = "launchable_only"
 _ASKED = "only templates that stock engines launch (classes A and B1) were considered"
-_LIMITS = SolveLimits(gap=1e-4, time_s=30.0)
+NOT_LAUNCHABLE = "not_launchable"
+_LIMITS = SolveLimits(gap=1e-4, time_s=20.0)
 _NO_MORE = 2e-4  # twice the gap: differences within it say nothing
 
 
 def restriction_notes(
-    loaded: LoadedScenario, lake: Lake, library_id: str, problem: AllocationProblem
+    loaded: LoadedScenario,
+    lake: Lake,
+    library_id: str,
+    problem: AllocationProblem,
+    result: AllocationResult,
+    stop: threading.Event | None = None,
 ) -> tuple[PlanWarning, ...]:
-    """The cost of ``policy.launchable_only``, by planning with it (``problem``) and without: on rent alone, with nothing
-    running, so that what runs now does not speak for either, and at the headroom of ``problem``. None where the policy
-    does not ask for it."""
-    if not loaded.scenario.policy.launchable_only:
+    """With ``policy.launchable_only`` what it costs ``problem``, by planning with it and without. Without it, where ``result``
+    rents what stock engines do not launch: how much of it, and what a plan without would cost. Else nothing.
+
+    Both are planned afresh at the headroom of ``problem``: on rent alone, with nothing running, so that what runs now does not
+    speak for either.
+    """
+    if loaded.scenario.policy.launchable_only:
+        text = restriction_text(_fresh(problem, stop), _fresh(_other(loaded, lake, library_id, problem), stop))
+        return (PlanWarning(code=_RESTRICTED, text=f"{_ASKED}: {text}"),)
+    rented = not_launched(lake, result)
+    if not rented:
         return ()
+    try:
+        restricted = _fresh(_other(loaded, lake, library_id, problem), stop)
+    except NothingFitsError as error:
+        cost = f"a plan without is not possible: {error.message}"
+    else:
+        cost = f"without (`--launchable-only`): {restriction_text(restricted, _fresh(problem, stop))}"
+    return (PlanWarning(code=NOT_LAUNCHABLE, text=f"{rented}; {cost}"),)
+
+
+def not_launched(lake: Lake, result: AllocationResult) -> str:
+    """What of the instances no stock engine launches, in words; '' where all can be launched."""
+    from warehouse import read
+
+    if not result.instances:
+        return ""
+    table = read.templates_by_id(lake, sorted({row.template_id for row in result.instances}))
+    classes = dict(zip(table["template_id"].to_pylist(), table["launch_class"].to_pylist(), strict=True))
+    counts: dict[str, int] = {}
+    for row in result.instances:
+        if classes[row.template_id] not in LAUNCHABLE:
+            counts[classes[row.template_id]] = counts.get(classes[row.template_id], 0) + row.instances
+    if not counts:
+        return ""
+    total, all_of_them = sum(counts.values()), sum(row.instances for row in result.instances)
+    kinds = " and ".join(sorted(counts))
+    verb = "is" if total == 1 else "are"
+    return f"{total} of {counted(all_of_them, 'instance')} {verb} of launch class {kinds}, which stock engines do not launch"
+
+
+def _other(loaded: LoadedScenario, lake: Lake, library_id: str, problem: AllocationProblem) -> AllocationProblem:
+    """``problem`` with the templates of the policy's opposite, at the same headroom."""
     from flows.planning_inputs import planning_inputs
 
-    policy = loaded.scenario.policy.model_copy(update={"launchable_only": False})
-    free = replace(loaded, scenario=loaded.scenario.model_copy(update={"policy": policy}))
-    restricted = _fresh(problem)
+    policy = loaded.scenario.policy
+    turned = policy.model_copy(update={"launchable_only": not policy.launchable_only})
+    other = replace(loaded, scenario=loaded.scenario.model_copy(update={"policy": turned}))
     headroom = {candidates.workload_id: candidates.headroom for candidates in problem.candidates}
-    everything = planning_inputs(free, lake, library_id).problem
+    everything = planning_inputs(other, lake, library_id).problem
     alike = tuple(replace(c, headroom=headroom.get(c.workload_id, c.headroom)) for c in everything.candidates)
-    unrestricted = _fresh(replace(everything, candidates=alike))
-    return (PlanWarning(code=_CODE, text=f"{_ASKED}: {restriction_text(restricted, unrestricted)}"),)
+    return replace(everything, candidates=alike)
 
 
 def restriction_text(restricted: AllocationResult, unrestricted: AllocationResult) -> str:
@@ -55,7 +103,7 @@ def restriction_text(restricted: AllocationResult, unrestricted: AllocationResul
     return f"planned afresh, rent is {costs} at this plan's headroom"
 
 
-def _fresh(problem: AllocationProblem) -> AllocationResult:
+def _fresh(problem: AllocationProblem, stop: threading.Event | None) -> AllocationResult:
     from tasks.allocation.covers.solver import solve_covers
 
-    return solve_covers(replace(problem, running={}, init_share=0.0), _LIMITS)
+    return solve_covers(replace(problem, running={}, init_share=0.0), replace(_LIMITS, stop=stop))

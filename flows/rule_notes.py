@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from catalogs.types import Market
+from catalogs.wording import counted
 from tasks.allocation.plan import PlanWarning
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def _spot(loaded: LoadedScenario, plan: Plan) -> str:
     nodes = sum(row.nodes for row in used)
     delivered = [row.delivered_share for row in plan.instances if row.market is Market.SPOT]
     text = (
-        f"{nodes} {'machine' if nodes == 1 else 'machines'} on spot may be taken back at any time; an instance is then down "
+        f"{counted(nodes, 'machine')} on spot may be taken back at any time; an instance is then down "
         f"for {60 * policy.spot_recovery_h:g} minutes, so spot instances count {min(delivered):.1%} of their rate or more"
     )
     if any(offers[row.offer_id].interrupt_per_h is None for row in used):

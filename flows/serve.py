@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from catalogs.errors import CoralError
+from catalogs.wording import counted
 from flows.alert_timer import DEFAULT_MINUTES, alerts_checked
 from flows.server import ApiServer, client_env, prefect_environment
 from flows.serving import SLOT, Served, Serving, serving_lock
@@ -167,7 +168,9 @@ def _keep_worker(
             lost = deployments.close_lost_runs(root)
             if has_ended and not stop.is_set():
                 restarts.note("the Prefect worker", server.home / "worker.log")
-                progress.message(f"the worker has ended: starting it again ({lost} runs were lost with it)")
+                progress.message(
+                    f"the worker has ended: starting it again ({counted(lost, 'run was', 'runs were')} lost with it)"
+                )
 
 
 def _start_worker(server: ApiServer) -> subprocess.Popen[bytes]:

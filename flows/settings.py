@@ -136,5 +136,9 @@ class BuildResult:
 
 
 def lake_root_of(given: str | Path | None = None) -> Path:
-    """The lake's folder: as given, else environment variable CORAL_LAKE, else ``./.coral``."""
-    return Path(given or os.environ.get("CORAL_LAKE") or DEFAULT_LAKE)
+    """The lake's folder: as given, else environment variable CORAL_LAKE, else ``./.coral``. Raises LakeError for a URL."""
+    from warehouse.faults import refuse_url
+
+    root = given or os.environ.get("CORAL_LAKE") or DEFAULT_LAKE
+    refuse_url(root)
+    return Path(root)

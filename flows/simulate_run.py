@@ -10,6 +10,7 @@ import queue
 from dataclasses import dataclass
 from typing import Any
 
+from catalogs.wording import counted
 from flows import simulate_work
 from flows.batching import batch_by_work
 from flows.settings import Progress
@@ -68,7 +69,7 @@ def run_all(call: SimulateCall, task: Any) -> int:
         for future in futures:
             future.wrapped_future.cancel()
         raise
-    call.progress.finish(STAGE, f"{call.done} runs were done before")
+    call.progress.finish(STAGE, f"{counted(call.done, 'run was', 'runs were')} done before")
     return total
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, close_matches_remedy
 from catalogs.types import Phase
+from catalogs.wording import counted
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
@@ -119,7 +120,7 @@ def _read(name: str, notes: list[str]) -> Trace:
 
     trace = read_trace(trace_path(name))
     if trace.rejected:
-        notes.append(f"{len(trace.rejected)} rows set aside, first: {trace.rejected[0].line()}")
+        notes.append(f"{counted(len(trace.rejected), 'row')} set aside, first: {trace.rejected[0].line()}")
     return trace
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from catalogs.errors import CoralError
+from catalogs.wording import counted
 from flows.cli_common import put, say, say_error
 from flows.cli_result import Format, write_result
 from flows.settings import lake_root_of
@@ -85,7 +86,7 @@ class _Shell:
             return
         limit = truncated_at(rows)
         if limit is not None:
-            say(f"only the first {limit:,} rows are shown")
+            say(f"only the first {counted(limit, 'row is', 'rows are')} shown")
 
     def command(self, text: str) -> bool:
         """Obey a dot command; whether it ends the shell."""

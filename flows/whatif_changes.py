@@ -18,6 +18,7 @@ from catalogs.ids import split_node_config
 from catalogs.offers import by_price
 from catalogs.scenario import LoadedScenario, ModelPlanDemand, offers_by_best
 from catalogs.types import Availability, Basis, Offer, Phase
+from catalogs.wording import counted
 
 _PERCENT = re.compile(r"^([+-]\d+(?:\.\d+)?)%$")
 _PHASES = {"prefill": Phase.PREFILL, "ttft": Phase.PREFILL, "decode": Phase.DECODE, "tpot": Phase.DECODE}
@@ -185,7 +186,7 @@ class _Changes:
                 self.fault(f"{demand.alias} may be served nowhere else", "allow it another region")
             elif len(left) < demand.min_regions:
                 self.fault(
-                    f"{demand.alias} is to be served from {demand.min_regions} regions, {len(left)} are left",
+                    f"{demand.alias} is to be served from {demand.min_regions} regions, {len(left)} left",
                     "lower its min_regions, or allow it another region",
                 )
             self._set_demand(replace(demand, regions=left))
@@ -222,7 +223,9 @@ class _Changes:
             feed[key] = Availability(*key, "", int(amount), Basis.FEED)
         self.now = replace(self.now, supply=replace(self.now.supply, feed=feed))
         if chosen:
-            self.texts.append(f"{amount} nodes of {_few(f'{o.node_config} in {o.region}' for o in chosen)}")
+            self.texts.append(
+                f"{counted(int(amount), 'node')} of {_few(f'{o.node_config} in {o.region}' for o in chosen)}"
+            )
         for offer in chosen:
             nodes = self.now.supply.nodes(offer.region, offer.node_config, offer.market)[0]
             if nodes < int(amount):

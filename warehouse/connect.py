@@ -23,6 +23,7 @@ import duckdb
 from catalogs.errors import LakeError
 from warehouse.catalog_faults import lake_errors
 from warehouse.catalog_store import CATALOG_FILE, VERSION_FILE, CatalogStore, new_store, sql_text, store_of
+from warehouse.faults import refuse_url
 from warehouse.lock import write_lock
 from warehouse.rows import insert
 from warehouse.schema import LAKE_SCHEMA_VERSION, SHARD_SCHEMA, Column
@@ -103,7 +104,8 @@ def attach(
 
 
 def absolute_root(root: str | os.PathLike[str]) -> Path:
-    """``root`` resolved; paths handed to the catalog must be absolute."""
+    """``root`` resolved; paths handed to the catalog must be absolute. Raises LakeError for what is no folder's name."""
+    refuse_url(root)
     try:
         return Path(root).expanduser().resolve()
     except (OSError, RuntimeError) as error:  # a home that nobody has, links in a circle

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import errno
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from catalogs.errors import LakeError, clipped
 
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_NO_RENAME = frozenset({errno.ENOSYS, errno.EOPNOTSUPP})
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _REFUSED = frozenset(
     {
@@ -24,6 +28,17 @@ _REFUSED = frozenset(
 )
 
 
+def refuse_url(root: str | os.PathLike[str]) -> None:
+    """Raise LakeError where the name of a lake's folder is a URL (``s3://bucket/lake``), which would make a folder ``s3:``."""
+    if _URL.match(os.fspath(root)):
+        raise LakeError(
+            f"{clipped(os.fspath(root))} is a URL, and a lake is a folder: its files are put in place by renaming them, which "
+            "object stores cannot",
+            remedy="name a folder, which may be a mounted file system that renames atomically (NFS, CephFS, Lustre, JuiceFS); "
+            "copies of a lake and exports can be sent to a bucket by its own client",
+        )
+
+
 @contextmanager
 def disk_errors(root: Path) -> Iterator[None]:
     """Turn the system's errors about the lake in ``root`` into LakeError; others pass unchanged."""
@@ -32,6 +47,11 @@ def disk_errors(root: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             raise disk_full(root) from error
+        if error.errno in _NO_RENAME:
+            raise LakeError(
+                f"the file system of {clipped(str(root))} cannot do what a lake needs: {error.strerror}",
+                remedy="use one that renames files atomically; mounts of object stores mostly do not",
+            ) from error
         if error.errno in _REFUSED:
             raise LakeError(
                 f"{clipped(str(error.filename or root))} cannot be written or read: {error.strerror}",

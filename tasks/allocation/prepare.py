@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from catalogs.errors import CoralError, HeldError, NothingFitsError, UnknownNameError
 from catalogs.ids import parse_combination_id
 from catalogs.types import Basis, Phase
+from catalogs.wording import counted
 from tasks.allocation.types import AllocationProblem, ModelDemand, Pool, SharedQuota, Shortage, WorkloadCandidates
 
 
@@ -290,6 +291,6 @@ def _check_something_sold(
             f"{candidates.alias} has no serving template", remedy="loosen its SLO, or allow larger or other nodes"
         )
     raise NothingFitsError(
-        f"{candidates.alias}: none of its {total} templates can be bought whole in {where}",
+        f"{candidates.alias}: none of its {counted(total, 'template')} can be bought whole in {where}",
         remedy="allow more regions, or rebuild the library for what these regions sell",
     )

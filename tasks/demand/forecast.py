@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from catalogs.lake_feeds import DemandObservation
 from catalogs.scenario_schema import LEAST_DEMAND
+from catalogs.wording import counted
 
 _SEASONS_FOR_SMOOTHING = 2
 _LEAST_FOR_SMOOTHING = 4
@@ -91,7 +92,7 @@ def _smoothed(history: Sequence[DemandObservation], steps: int, season: timedelt
     series = _without_gap(history)
     last = series[-1]
     if len(series) < _LEAST_FOR_SMOOTHING:
-        return last, f"only {len(series)} windows without a gap: too few to smooth, the last one is taken"
+        return last, f"only {counted(len(series), 'window')} without a gap: too few to smooth, the last one is taken"
     if max(series) == min(series):
         return last, ""
     import warnings

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from catalogs.wording import counted
 from tasks.allocation.plan import PlanState
 from tasks.exports.bounds import replica_bounds
 from tasks.exports.changes import Change, changes_between, changes_text
@@ -62,14 +63,17 @@ def _json(document: Any) -> str:
 
 
 def _notes(launch: Launch) -> tuple[str, ...]:
-    """What may need a hand: a plan that waits for approval, a model of which one side is missing, GPUs of several types on
-    the two sides of a handover."""
+    """What may need a hand: instances that stock engines do not launch, with what a plan without them costs; a plan that waits
+    for approval; a model of which one side is missing; GPUs of several types on the two sides of a handover."""
     notes = []
     if launch.plan.state is PlanState.PROPOSED:
         version = launch.plan.plan_version
         notes.append(f"version {version} is proposed and not current: `coral plans approve {version}` makes it so")
+    notes += [warning.text for warning in launch.plan.warnings if warning.code == "not_launchable"]
     if launch.facts.rules is None:
-        notes.append("the rules this version was planned under are not kept: `replica_bounds.json` takes no instance away")
+        notes.append(
+            "the rules this version was planned under are not kept: `replica_bounds.json` takes no instance away"
+        )
     here: dict[tuple[str, str], list[Group]] = {}
     for group in launch.groups:
         here.setdefault((group.served.model, group.row.region), []).append(group)
@@ -98,7 +102,8 @@ def _readme(
     lines = [
         f"# Plan {plan.scenario_id}, version {plan.plan_version}, for {engine.engine} {engine.version}",
         "",
-        f"{launched} of {total} instances are here, {plan.cost_usd_per_h:.2f} USD/h in all. Written by `coral export`, which "
+        f"{launched} of {counted(total, 'instance is', 'instances are')} here, "
+        f"{plan.cost_usd_per_h:.2f} USD/h in all. Written by `coral export`, which "
         "replaces this folder as a whole and refuses if anything in it was added or edited.",
         "",
         "| file | what it holds |",
@@ -121,6 +126,9 @@ def _readme(
             "| `kubernetes/` | LeaderWorkerSets; a folder per region, to be applied to that region's cluster |"
         )
     if refused:
-        lines += ["", f"Not launchable: {len({r.group.name for r in refused})} groups, see `NOT_LAUNCHABLE.csv`."]
+        lines += [
+            "",
+            f"Not launchable: {counted(len({r.group.name for r in refused}), 'group')}, see `NOT_LAUNCHABLE.csv`.",
+        ]
     lines += ["", *(f"- {note}" for note in notes)] if notes else []
     return "\n".join(lines) + "\n"

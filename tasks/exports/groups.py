@@ -188,9 +188,7 @@ def _check_rules(nodes: Sequence[GroupNode], servers: Sequence[Server], served: 
                 is_prefill=served.phase is Phase.PREFILL,
             )
             if found:
-                raise NotLaunchableError(
-                    f"{facts.engine.engine} {facts.engine.version}: {found[0]}", _remedy(found[0])
-                )
+                raise NotLaunchableError(f"{facts.engine.engine} {facts.engine.version}: {found[0]}", _remedy(found[0]))
 
 
 def _remedy(reason: str) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NoReturn
 
 from catalogs.engines import EngineLaunch
+from catalogs.wording import counted
 from tasks.exports.types import ModelFacts
 
 PARTITION = "VLLM_PP_LAYER_PARTITION"
@@ -88,12 +89,12 @@ def _shape(given: Any, model: ModelFacts) -> list[str]:
 def _ranks(given: Any, gpus_on_node: int) -> list[str]:
     world = given.tensor_parallel_size * given.pipeline_parallel_size
     if given.nnodes < 1 or world % given.nnodes:
-        return [f"{world} ranks do not divide over {given.nnodes} nodes"]
+        return [f"{counted(world, 'rank does', 'ranks do')} not divide over {counted(given.nnodes, 'node')}"]
     found = []
     if world // given.nnodes != gpus_on_node:
-        found.append(f"{world // given.nnodes} ranks per node on {gpus_on_node} GPUs")
+        found.append(f"{counted(world // given.nnodes, 'rank')} per node on {counted(gpus_on_node, 'GPU')}")
     if not 0 <= given.node_rank < given.nnodes:
-        found.append(f"node rank {given.node_rank} of {given.nnodes} nodes")
+        found.append(f"node rank {given.node_rank} of {counted(given.nnodes, 'node')}")
     if given.nnodes > 1 and not given.master_addr:
         found.append("several nodes without a master address")
     if given.headless != (given.node_rank > 0):

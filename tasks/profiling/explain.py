@@ -97,10 +97,11 @@ def explain_infeasible(
     ):
         unplaced = shape.spec.layers - _most_layers(layers, cells.max_stages)
         if unplaced > 0:
+            verb = "stays" if unplaced == 1 else "stay"
             missing = max(needed - largest_gib, unplaced * shape.weight_bytes / shape.spec.layers / GIB)
             text = (
                 f"{what} need {needed:.1f} GiB; the largest combination, {cells.max_stages} x {largest}, has room for"
-                f" {largest_gib:.1f} GiB and {unplaced} of {shape.spec.layers} layers stay out: {missing:.1f} GiB missing"
+                f" {largest_gib:.1f} GiB and {unplaced} of {shape.spec.layers} layers {verb} out: {missing:.1f} GiB missing"
             )
             return answer(reason, text, missing)
     tightest = tightest_slo_of(cells, node_configs, gpus, efficiencies, combinations)

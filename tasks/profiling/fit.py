@@ -17,6 +17,7 @@ import numpy as np
 from catalogs.errors import CoralError
 from catalogs.layer_times import LayerTime
 from catalogs.types import Efficiency, Gpu, GpuDie, MoeFactors, Phase, Provenance
+from catalogs.wording import counted
 from tasks.profiling import kernels
 from tasks.profiling.check import FITTED, LAYER, check_layers
 from tasks.profiling.kernels import AttentionFactors, ExpertWork, Floats, GemmFactors, Peak
@@ -126,7 +127,8 @@ def _with(rows: Sequence[Row], op: str, what: str) -> list[Row]:
     found = [row for row in rows if row.ops.get(op)]
     if len(found) < MIN_ROWS:
         raise CoralError(
-            f"{len(found)} rows measure {what} ({op}); a fit needs {MIN_ROWS}", remedy="measure more batches or lengths"
+            f"{counted(len(found), 'row measures', 'rows measure')} {what} ({op}); a fit needs {MIN_ROWS}",
+            remedy="measure more batches or lengths",
         )
     return found
 
@@ -201,7 +203,8 @@ def _fit_attention(rows: Sequence[Row], gpu: Gpu, eff: Efficiency) -> Found:
     for phase, mine in parts.items():
         if len(mine) < MIN_ROWS:
             raise CoralError(
-                f"{len(mine)} rows measure {phase.value} attention; a fit needs {MIN_ROWS}", remedy="measure more of it"
+                f"{counted(len(mine), 'row measures', 'rows measure')} {phase.value} attention; a fit needs {MIN_ROWS}",
+                remedy="measure more of it",
             )
     # Any values: the work of attention does not depend on them.
     probe = replace(eff, mfu_attn=1.0, mbu_attn=1.0, tau_attn_ms=0.0, tau_attn_prefill_ms=0.0)

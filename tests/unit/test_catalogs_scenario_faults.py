@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scenario_cases import NUMBERS, SOUND, M, Path_, assert_one, check, key, with_value, without
 
-from catalogs import load_scenario
-from catalogs.errors import CoralError, InputError, UnknownNameError
+from catalogs import load_catalog, load_scenario
+from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, finding_lines
 
 INTEGERS = {
     (*M, "min_regions"),
@@ -207,6 +207,61 @@ def test_all_faults_at_once_over_sections_and_files(tmp_path: Path) -> None:
         load_scenario(tmp_path / "scenario.yaml")
     assert caught.value.exit_code == 2
     assert len(str(caught.value).splitlines()) == 7
+
+
+def test_names_are_checked_beside_value_faults(tmp_path: Path) -> None:
+    """A wrong number in a section or an entry does not hide a wrong name in it, nor make one where there is none."""
+    raw = with_value(("offers", "date_tolerance_days"), -1)
+    raw["offers"] |= {"regions": ["aws/us-west-2", "aws/us-eats-1"], "exclude_gpus": ["T5"], "node_configs": ["L40Zx1"]}
+    raw["models"][0]["slo"]["ttft_ms"] = -5
+    raw["models"][0] |= {"model": "qwen3-9b", "regions": ["aws/us-west-2"], "node_configs": ["L40Z"]}
+    raw["models"].append({**SOUND["models"][0], "model": "phi-4", "kv_dtype": "fp9", "regions": ["aws/us-nowhere-7"]})
+    raw["policy"]["max_spot_share"] = 7
+    raw["offers"]["markets"] = ["spot"]
+    assert {f.column for f in check(tmp_path, raw)} == {
+        "offers.date_tolerance_days", "offers.regions[1]", "offers.exclude_gpus[0]", "offers.node_configs[0]",
+        "models[0].slo.ttft_ms", "models[0].model", "models[0].node_configs[0]",
+        "models[1].kv_dtype", "models[1].regions[0]", "policy.max_spot_share",
+    }  # fmt: skip
+
+
+def test_a_region_mistyped_once_is_one_fault(tmp_path: Path) -> None:
+    """The model has it right, and thirty rows of what is there have it wrong as well."""
+    raw = with_value(("offers", "regions"), ["aws/us-west-22", "aws/us-east-1"])
+    raw["availability"]["file"] = "availability.csv"
+    rows = [f"aws/us-west-22,L40Sx1,on_demand,2025-05-01T{hour:02}:00:00Z,4" for hour in range(24)]
+    (tmp_path / "availability.csv").write_text("\n".join(["region,node_config,market,observed_at,nodes", *rows]))
+    (finding,) = check(tmp_path, raw)
+    assert (finding.column, finding.reason) == ("offers.regions[0]", "unknown region")
+    assert "aws/us-west-2" in finding.remedy
+
+
+def test_a_faulty_row_of_ones_own_offers_makes_no_unknown_region(tmp_path: Path) -> None:
+    raw = with_value(("offers", "regions"), ["aws/us-west-2", "own/cellar"])
+    raw["offers"] |= {"file": "offers.csv", "markets": ["on_demand", "owned"]}
+    (tmp_path / "offers.csv").write_text(
+        "region,node_config,instance_type,market,price_usd_per_h,as_of\nown/cellar,L40Sx1,rack,owned,-1,2025-05-01\n"
+    )
+    found = {(f.file, f.column, f.reason) for f in check(tmp_path, raw)}
+    assert ("offers.csv", "price_usd_per_h", "is negative") in found
+    assert not any("unknown region" in reason for *_, reason in found)
+
+
+def test_the_same_fault_in_many_rows_is_one_line() -> None:
+    rows = [
+        Finding("a.csv", n, "region", "aws/nowhere", "unknown region", "did you mean aws/there?") for n in range(1, 31)
+    ]
+    other = Finding("a.csv", 9, "nodes", "-1", "is negative", "give 0 or more")
+    first, second = finding_lines([*rows, other])
+    assert first.startswith("a.csv, row 1, region: unknown region (got 'aws/nowhere')")
+    assert first.endswith("[the same in 29 more rows: 2, 3, 4, 5, 6, ...]")
+    assert second == other.line()
+    assert finding_lines(rows[:2]) == [f"{rows[0].line()} [the same in 1 more row: 2]"]
+
+
+def test_of_many_names_without_a_near_one_the_list_is_named() -> None:
+    with pytest.raises(UnknownNameError, match=r"\.\.\. \(`coral models list` has them all\)"):
+        load_catalog().model("x")
 
 
 @pytest.mark.parametrize(

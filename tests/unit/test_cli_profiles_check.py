@@ -90,9 +90,13 @@ def test_errors_are_one_line(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path
     assert code == 2
     assert "unknown GPU with efficiency factors 'B200-SXM'" in err
     monkeypatch.setenv("CORAL_SHARED_DATA", str(tmp_path))
+    monkeypatch.setattr("flows.profile_check.is_installed", lambda: False)
     code, _, err = run("profiles", "check")
     assert code == 2
-    assert err.startswith("error: the measured set perf/layer_grid.csv is not in ")
+    assert err.startswith(
+        "error: nothing to compare with: not checked: layers and points of the raw data; the measured set "
+    )
+    assert "coral-planner[silicon]" in err
     code, _, err = run("profiles", "fit", "--gpu", "H200-SXM", "--data", str(tmp_path / "none.csv"))
     assert (code, err.count("\n")) == (2, 1)
     assert "none.csv: the file does not exist" in err

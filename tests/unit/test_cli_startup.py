@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +16,7 @@ import pytest
 import typer
 
 from catalogs.errors import CoralError, Finding, HeldError, InputError, LakeError, ShortfallError
+from catalogs.init import starter_files
 from flows import cli
 from flows.cli_progress import LineProgress
 
@@ -56,10 +59,39 @@ print(json.dumps(said))
     assert json.loads(done.stdout) == {command: [0, [], True] for command in ["", *COMMANDS]}
 
 
-@pytest.mark.parametrize("command", [name for name, is_group in COMMANDS.items() if not is_group])
-def test_every_command_shows_an_example_of_itself(command: str) -> None:
-    text = coral(*command.split(), "--help").stdout
-    assert f"\n    coral {command}" in text.split("Example:")[1]
+def tree(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """(path, command) of every command and group of the app, the app itself first."""
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from tree(inner, (*path, name))
+
+
+TREE = dict(tree(typer.main.get_command(cli.app)))
+
+
+FILE = re.compile(r"[\w./-]+\.(csv|yaml|json|jsonl|parquet)")
+
+
+@pytest.mark.parametrize("path", [path for path in TREE if path], ids=" ".join)
+def test_every_command_and_group_shows_an_example_that_runs_in_a_clone_with_a_plan(path: tuple[str, ...]) -> None:
+    """What an example reads is made by the lines before it (`coral init my`, an --out) or is the plan of `make plan`: no
+    other file, no version but the first before another `coral plan`. The commands themselves read each line."""
+    lines = [shlex.split(line) for line in (TREE[path].epilog or "").split("Example:")[1].splitlines() if line.strip()]
+    calls = [line[1:] for line in lines if line[0] == "coral"]
+    assert any(tuple(call[: len(path)]) == path for call in calls)
+    made: set[str] = set()
+    versions = 1
+    for call in calls:
+        name = next(known for known in sorted(TREE, key=len, reverse=True) if tuple(call[: len(known)]) == known)
+        words = [word for word in call[len(name) :] if word not in {"&", ">", "plan.schema.json"}]
+        TREE[name].make_context("coral", list(words))
+        outs = {words[k + 1] for k, word in enumerate(words) if word in {"--out", "--report"}}
+        assert {word for word in words if FILE.fullmatch(word)} - outs <= made
+        wanted = [words[k + 1] for k, word in enumerate(words) if word in {"--plan", "--from-plan", "--diff"}]
+        wanted += [word for word in words if name[:1] == ("plans",) and word.isdigit()]
+        assert all(int(version) <= versions for version in wanted)
+        versions += name == ("plan",) and "-s" not in words
+        made |= outs | ({f"{words[0]}/{file}" for file in starter_files()} if name == ("init",) else set())
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,9 @@ from dashboards import library_data, library_view, plan_charts, plan_data, plan_
 from dashboards.frame import POLICY
 from dashboards.lake import LakeReader, StatementError
 from dashboards.picture import gpu_colours, gpu_of, plan_picture, replica
+from warehouse.connect import Lake
 from warehouse.results import result_about, write_result
+from warehouse.rows import insert
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -125,7 +127,7 @@ def test_a_price_that_changed_is_a_reason() -> None:
 def test_the_course_holds_the_last_plan_until_now(lake: LakeReader) -> None:
     documents = plan_data.plan_documents(lake, "core")
     now = datetime(2026, 7, 30, 15, 0, tzinfo=UTC)
-    course = plan_data.course(documents, plan_data.prices_by_version(lake, "core"), [], now)
+    course = plan_data.course(documents, plan_data.prices_by_version(lake, "core"), [], [], now)
     assert [(row["time"].hour, row["value"], row["version"]) for row in course["cost"]] == [
         (12, 10.0, 1), (13, 20.0, 2), (15, 20.0, None),
     ]  # fmt: skip
@@ -135,6 +137,45 @@ def test_the_course_holds_the_last_plan_until_now(lake: LakeReader) -> None:
     assert [name for name, _ in charts] == ["cost", "demand", "price"]
     domains = [layer["encoding"]["x"]["scale"]["domain"] for _, chart in charts for layer in chart.to_dict()["layer"]]
     assert all(domain == domains[0] for domain in domains)
+
+
+def test_prices_that_moved_between_versions_are_drawn(lake: LakeReader, tmp_path: Path) -> None:
+    """Versions of 12 and 13 h paid 10; a feed told 10 at 11 h, 25 at half past twelve and 11 at 14 h, of which no version was
+    made. Another region's and another machine's prices are none of this plan's."""
+    root = tmp_path / "lake"
+    dashboard_lake(root)
+    with Lake.open(root) as opened, opened.write("feed") as connection:
+        for number, (hour, minute, usd) in enumerate(((11, 0, 10.0), (12, 30, 25.0), (14, 0, 11.0)), start=1):
+            at = datetime(2026, 7, 30, hour, minute, tzinfo=UTC)
+            for region in ("aws/us-east-2", "aws/elsewhere"):
+                about = {"scenario_id": "core", "region": region, "sequence": number, "observed_at": at}
+                insert(connection, "price_snapshots", [about | {"set_id": f"set{number}", "ingest_id": "i"}])
+            machine = {"market": "on_demand", "interrupt_per_h": None, "network_gbit_per_s": None, "as_of": None}
+            machine |= {"set_id": f"set{number}", "is_list": True, "source": "feed"}
+            rows = [("m", "L40Sx4", usd), ("dear", "L40Sx4", 2 * usd), ("x", "H100-SXMx1", 6.0)]
+            insert(
+                connection,
+                "price_sets",
+                [machine | {"instance_type": m, "node_config": c, "price_usd_per_h": p} for m, c, p in rows],
+            )
+    reader = LakeReader(root)
+    try:
+        told = plan_data.prices_seen(reader, "core")
+        documents = plan_data.plan_documents(reader, "core")
+        prices = plan_data.prices_by_version(reader, "core")
+    finally:
+        reader.close()
+    assert plan_data.prices_seen(lake, "core") == []
+    course = plan_data.course(documents, prices, [], told, datetime(2026, 7, 30, 15, 0, tzinfo=UTC))
+    points = [(row["name"], row["time"].strftime("%H:%M"), row["value"]) for row in course["told"]]
+    name = "L40Sx4 us-east-2"
+    assert points == [(name, "11:00", 10.0), (name, "12:30", 25.0), (name, "14:00", 11.0)]
+    charts = dict(plan_charts.course_charts(course, datetime(2026, 7, 30, 13, 0, tzinfo=UTC)))
+    drawn_points = charts["price"].to_dict()["layer"][0]["data"]["values"]
+    assert [row["value"] for row in drawn_points] == [10.0, 25.0, 11.0]
+    assert "small points: as a feed told" in str(charts["price"].to_dict()["title"])
+    first = charts["cost"].to_dict()["layer"][0]["encoding"]["x"]["scale"]["domain"][0]
+    assert first < "2026-07-30T11:00"  # all three charts begin where the feed does
 
 
 def test_prices_are_those_each_version_was_planned_with(lake: LakeReader) -> None:

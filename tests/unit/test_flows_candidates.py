@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 
 from catalogs.errors import NothingFitsError
 from catalogs.scenario_schema import PolicySection
+from flows import restriction
 from flows.candidates import active_rules, candidates
 from flows.restriction import restriction_text
-from tasks.allocation.types import AllocationResult, SolveStatus
+from tasks.allocation.types import AllocationResult, Instance, SolveStatus
 from tasks.templates.combinations import counts_of
 from tasks.templates.lossless import candidate_set
 from warehouse import read
@@ -131,3 +133,31 @@ def result(cost: float, status: SolveStatus = SolveStatus.OPTIMAL, theta: float 
 )
 def test_the_cost_of_a_restriction_in_words(restricted: AllocationResult, free: AllocationResult, text: str) -> None:
     assert restriction_text(restricted, free) == text
+
+
+@pytest.mark.parametrize(
+    ("classes", "said"),
+    [
+        (("A", "B1"), None),
+        (("A", "C"), "2 of 5 instances are of launch class C"),
+        (("B2", "C"), "5 of 5 instances are of launch class B2 and C"),
+    ],
+)
+def test_a_plan_that_stock_engines_do_not_launch_says_so_and_what_one_that_they_do_costs(
+    classes: tuple[str, str], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three instances of template a, two of b; planned afresh 100 USD/h with any template, 112 with launchable ones."""
+    rows = tuple(Instance("r", name, "w", n, n, 1.0) for name, n in (("a", 3), ("b", 2)))
+    found = pa.table({"template_id": ["a", "b"], "launch_class": list(classes)})
+    monkeypatch.setattr("warehouse.read.templates_by_id", lambda lake, ids: found)
+    monkeypatch.setattr(restriction, "_other", lambda *_: "launchable")
+    monkeypatch.setattr(restriction, "_fresh", lambda which, stop: result(112.0 if which == "launchable" else 100.0))
+    loaded = SimpleNamespace(scenario=SimpleNamespace(policy=PolicySection()))
+    notes = restriction.restriction_notes(loaded, None, "lib", "any", replace(result(100.0), instances=rows))  # type: ignore[arg-type]
+    if said is None:
+        assert notes == ()
+        return
+    (note,) = notes
+    assert note.code == "not_launchable"
+    assert note.text.startswith(said)
+    assert "rent is 112.00 instead of 100.00 USD/h" in note.text

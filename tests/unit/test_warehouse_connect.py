@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -13,9 +14,11 @@ import pytest
 from warehouse_cases import QWEN, new_lake, register, templates
 
 from catalogs.errors import CoralError, LakeError
+from flows.settings import lake_root_of
 from warehouse import connect
 from warehouse.catalog_store import CATALOG_FILE, VERSION_FILE, CatalogStore
 from warehouse.connect import Lake
+from warehouse.faults import disk_errors
 from warehouse.land import write_shard
 from warehouse.lock import write_lock
 from warehouse.schema import LAKE_SCHEMA_VERSION
@@ -35,6 +38,26 @@ def test_exists_only_after_creation(tmp_path: Path) -> None:
     Lake.open(root).close()
     assert Lake.exists(root)
     assert json.loads((root / VERSION_FILE).read_text()) == {"schema_version": LAKE_SCHEMA_VERSION}
+
+
+@pytest.mark.parametrize(
+    "name", ["s3://bucket/lake", "gs://bucket/lake", "file:///srv/coral", Path("s3://bucket/lake")]
+)
+def test_a_url_is_no_folder(name: str | Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for attempt in (lambda: Lake.open(name), lambda: lake_root_of(name)):
+        with pytest.raises(LakeError, match="is a URL, and a lake is a folder") as caught:
+            attempt()
+        assert "mounted file system" in str(caught.value)
+    monkeypatch.setenv("CORAL_LAKE", "s3://bucket/lake")
+    with pytest.raises(LakeError, match="is a URL"):
+        lake_root_of(None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_system_that_cannot_rename_is_told(tmp_path: Path) -> None:
+    with pytest.raises(LakeError, match="cannot do what a lake needs: Function not implemented"), disk_errors(tmp_path):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), "a.parquet")
 
 
 def test_the_catalog_is_in_wal_mode(tmp_path: Path) -> None:
