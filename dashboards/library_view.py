@@ -7,9 +7,8 @@ from typing import Any
 
 import altair as alt
 
-from catalogs.wording import counted
 from dashboards.library_data import CLASSES, mark, shown
-from dashboards.page import BLUE, escape, table
+from dashboards.page import BLUE, counted, escape, table
 from dashboards.plan_charts import finish
 
 Row = dict[str, Any]

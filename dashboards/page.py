@@ -66,6 +66,11 @@ def escape(text: object) -> str:
     return html.escape(str(text))
 
 
+def counted(number: int, one: str, many: str = "") -> str:
+    """``1 row``, ``2 rows``; ``many`` where more than one is not ``one`` and an s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
 def page(title: str, body: str, specs: Mapping[str, dict[str, Any]]) -> str:
     """The whole file. ``specs``: Vega-Lite charts by the id of the element of ``body`` each is drawn in."""
     scripts = vl_convert.javascript_bundle(vl_version=vl_version_for_vl_convert())  # type: ignore[call-arg]

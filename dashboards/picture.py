@@ -14,8 +14,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from catalogs.wording import counted
-from dashboards.page import INK, escape
+from dashboards.page import INK, counted, escape
 
 Row = Mapping[str, Any]
 

@@ -60,6 +60,7 @@ def _steps(
 ) -> Any:
     """Lines that hold their value until the next version; ``seen`` are single points behind them, as a feed told."""
     rows, left_out = _largest(rows)
+    rows, told = _merged(rows, [row for row in seen if row["name"] in {row["name"] for row in rows}])
     names = list(dict.fromkeys(row["name"] for row in rows))
     colours = [SERIES[i % len(SERIES)] for i in range(len(names))]
     dashes = [_DASHES[(i // len(SERIES)) % len(_DASHES)] for i in range(len(names))]
@@ -71,7 +72,6 @@ def _steps(
         axis=alt.Axis(grid=False, tickCount=6, labelOverlap=True, labelFlush=True, format=_time_format(domain)),
     )
     scale = alt.Scale(type="log", nice=False, padding=8) if is_log else alt.Scale(zero=True, nice=True)
-    told = [row for row in seen if row["name"] in names]
     ticks = _round_values([row["value"] for row in [*rows, *told]]) if is_log else alt.Undefined
     y = alt.Y(
         "value:Q",
@@ -128,6 +128,21 @@ def _largest(rows: Sequence[Row]) -> tuple[list[Row], int]:
     last = {row["name"]: row["value"] for row in rows}
     kept = sorted(last, key=lambda name: (-last[name], name))[:_MOST]
     return [row for row in rows if row["name"] in kept], len(last) - len(kept)
+
+
+def _merged(rows: Sequence[Row], told: Sequence[Row]) -> tuple[list[Row], list[Row]]:
+    """``rows`` and ``told`` with series that agree in every value as one, under all their names: else one hides the others."""
+    values: dict[str, list[tuple[str, Any, float]]] = {}
+    for kind, some in (("row", rows), ("told", told)):
+        for row in some:
+            values.setdefault(row["name"], []).append((kind, row["time"], row["value"]))
+    alike: dict[tuple[Any, ...], list[str]] = {}
+    for name, series in values.items():
+        alike.setdefault(tuple(series), []).append(name)
+    whole = {name: ", ".join(names) for names in alike.values() for name in names}
+    first = {names[0] for names in alike.values()}
+    merged = [[{**row, "name": whole[row["name"]]} for row in some if row["name"] in first] for some in (rows, told)]
+    return merged[0], merged[1]
 
 
 def _legend(names: Sequence[str]) -> alt.Legend | None:

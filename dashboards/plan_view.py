@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from catalogs.wording import counted
-from dashboards.page import escape, table
+from dashboards.page import counted, escape, table
 from dashboards.picture import gpu_of, replica
 from dashboards.plan_data import instance_changes, per_million, short
 from warehouse.rule_texts import rule_text
@@ -80,6 +79,9 @@ def _time(text: str) -> str:
     return f"{escape(text[:16].replace('T', ' '))} UTC"
 
 
+_NOT_LAUNCHABLE = "not_launchable"
+
+
 def price_per_token(plan: Row) -> str:
     """USD per million tokens of each model."""
     rows = [
@@ -99,7 +101,7 @@ def _usd(value: float | None) -> str:
 
 
 def shortfalls(plan: Row) -> str:
-    """What demand is not met, what binds, what would close it; and the caveats of the plan."""
+    """What demand is not met, what binds, what would close it; what cannot be launched; and the caveats of the plan."""
     parts = []
     if plan["shortfalls"]:
         rows = [
@@ -111,6 +113,11 @@ def shortfalls(plan: Row) -> str:
         ]  # fmt: skip
         header = ["workload", "missing tok/s", "what is short", "cheapest supply that would close it"]
         parts.append(f'<div class="card missed"><b>✕ Not all demand is met.</b>{table(header, rows)}</div>')
+    parts += [
+        f'<p class="news"><b>Not launchable as it is.</b> {escape(row["text"])}</p>'
+        for row in plan["warnings"]
+        if row["code"] == _NOT_LAUNCHABLE
+    ]
     if plan["warnings"]:
         items = "".join(f"<li><b>{escape(row['code'])}</b>: {escape(row['text'])}</li>" for row in plan["warnings"])
         count = len(plan["warnings"])

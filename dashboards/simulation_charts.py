@@ -121,7 +121,7 @@ def queue_chart(time_s: Sequence[float], queues: Sequence[tuple[str, Sequence[fl
 
 
 def goodput_chart(time_s: Sequence[float], offered: Sequence[float], good: Sequence[float], window_s: float) -> Row:
-    """Requests per second as they come, and those that meet both SLOs."""
+    """Requests per second as they come, and those that meet both SLOs: where all do, the narrow line lies on the wide one."""
     names = ["offered", "within both SLOs"]
     values = [
         {"minute": t / 60, "rate": rate, "what": what}
@@ -130,11 +130,13 @@ def goodput_chart(time_s: Sequence[float], offered: Sequence[float], good: Seque
     ]
     chart = (
         alt.Chart(alt.Data(values=values))
-        .mark_line(strokeWidth=1.75)
+        .mark_line()
         .encode(
             x=alt.X("minute:Q", title="minute of arrival", axis=alt.Axis(tickCount=6, grid=False)),
             y=alt.Y("rate:Q", title=None, scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=5)),
             color=alt.Color("what:N", title=None, scale=alt.Scale(domain=names, range=[GREY, BLUE]), legend=_legend()),
+            strokeWidth=alt.StrokeWidth("what:N", scale=alt.Scale(domain=names, range=[5, 1.75]), legend=None),
+            opacity=alt.Opacity("what:N", scale=alt.Scale(domain=names, range=[0.5, 1.0]), legend=None),
             tooltip=["what:N", alt.Tooltip("minute:Q", format=".1f"), alt.Tooltip("rate:Q", format=".2f")],
         )
     )

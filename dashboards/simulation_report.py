@@ -144,7 +144,7 @@ def _foot(document: Row) -> str:
         *document["notes"],
         "Times are simulated from the profiles the plan was made with, not measured.",
     ]
-    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    items = "".join(f"<li>{escape(note[:1].upper() + note[1:])}</li>" for note in notes)
     return f'<h2>How to read this</h2><div class="card"><ul>{items}</ul></div>'
 
 

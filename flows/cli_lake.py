@@ -35,7 +35,9 @@ def register(app: typer.Typer) -> None:
     app.command(
         "backfill",
         **described(
-            "Add a GPU type to a library.", "coral backfill --gpu T4", "coral backfill --gpu H100-SXM --as with-h100"
+            "Add a GPU type to a library.",
+            "coral backfill --gpu H100-SXM",
+            "coral backfill --gpu H200-SXM --as with-h200",
         ),
     )(backfill)
     app.command(
@@ -121,8 +123,10 @@ def migrate(lake: LakeOption = None) -> None:
 
     root = lake_root_of(lake)
     before = migrate_lake(root)
-    had = "had" if before < LAKE_SCHEMA_VERSION else "has"
-    put(f"the lake in {root} {had} schema version {before}; now it is the current one, {LAKE_SCHEMA_VERSION}")
+    if before < LAKE_SCHEMA_VERSION:
+        put(f"the lake in {root} had schema version {before}; now it is the current one, {LAKE_SCHEMA_VERSION}")
+    else:
+        put(f"the lake in {root} has the current schema version, {before}: nothing to do")
 
 
 def _settings(

@@ -32,7 +32,7 @@ def register(app: typer.Typer) -> None:
             "coral simulate",
             "coral simulate --minutes 10 --seeds 3 --report plan.html",
             "coral init my",
-            "coral simulate --trace my/trace.csv --poisson --minutes 10",
+            "coral simulate --trace my/trace.csv --rate 2 --minutes 10",
             "coral plan --safety p90",
             "coral simulate --from-plan 1 --plan 2 --switch-at 10 --minutes 30",
         ),

@@ -26,7 +26,7 @@ def register(app: typer.Typer) -> None:
             "Read-only SQL over the lake.",
             'coral sql "SELECT workload_id, count(*) FROM templates GROUP BY ALL"',
             'coral sql "SELECT * FROM plan_instances" --format csv --out instances.csv',
-            'coral sql "FROM lake.snapshots()"',
+            'coral sql "SELECT snapshot_id, snapshot_time, commit_message FROM lake.snapshots()"',
             'coral sql "SELECT count(*) FROM plans" --snapshot 2',
             "coral sql --shell",
         ),

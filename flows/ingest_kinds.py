@@ -177,9 +177,9 @@ def _demand_of_trace(request: IngestRequest, loaded: LoadedScenario, window: tim
             rejects.append(bad)
             refused += len(part.input_tokens)
             continue
-        counted = count_windows(part, model, begins, window.total_seconds(), _percentile(loaded, model))
-        windows += counted.windows
-        left_out += len(counted.left_out)
+        found = count_windows(part, model, begins, window.total_seconds(), _percentile(loaded, model))
+        windows += found.windows
+        left_out += len(found.left_out)
     notes = []
     if left_out:
         notes.append(

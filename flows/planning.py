@@ -145,7 +145,7 @@ def _decide(
         with progress_stage(progress, "baselines"):
             baselines = _baselines(inputs.problem, result, stop)
             if not stop.is_set():
-                notes += restriction_notes(loaded, lake, library_id, inputs.problem, result, stop)
+                notes += restriction_notes(loaded, lake, library_id, inputs, result, stop)
         if stop.is_set():
             notes += (PlanWarning(code="interrupted", text=_INTERRUPTED),)
         with progress_stage(progress, "check"):

@@ -15,6 +15,7 @@ from tasks.templates.launch_class import LAUNCHABLE
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
+    from flows.planning_inputs import PlanningInputs
     from warehouse.connect import Lake
 
 _RESTRICTED = "launchable_only"
@@ -28,24 +29,25 @@ def restriction_notes(
     loaded: LoadedScenario,
     lake: Lake,
     library_id: str,
-    problem: AllocationProblem,
+    inputs: PlanningInputs,
     result: AllocationResult,
     stop: threading.Event | None = None,
 ) -> tuple[PlanWarning, ...]:
-    """With ``policy.launchable_only`` what it costs ``problem``, by planning with it and without. Without it, where ``result``
-    rents what stock engines do not launch: how much of it, and what a plan without would cost. Else nothing.
+    """With ``policy.launchable_only`` what it costs, by planning with it and without. Without it, where ``result`` rents what
+    stock engines do not launch: how much of it, and what a plan without would cost. Else nothing.
 
-    Both are planned afresh at the headroom of ``problem``: on rent alone, with nothing running, so that what runs now does not
-    speak for either.
+    Both are planned afresh at the headroom of ``inputs``, without the templates that the search for it set aside: on rent
+    alone, with nothing running, so that what runs now does not speak for either.
     """
+    problem = inputs.problem
     if loaded.scenario.policy.launchable_only:
-        text = restriction_text(_fresh(problem, stop), _fresh(_other(loaded, lake, library_id, problem), stop))
+        text = restriction_text(_fresh(problem, stop), _fresh(_other(loaded, lake, library_id, inputs), stop))
         return (PlanWarning(code=_RESTRICTED, text=f"{_ASKED}: {text}"),)
     rented = not_launched(lake, result)
     if not rented:
         return ()
     try:
-        restricted = _fresh(_other(loaded, lake, library_id, problem), stop)
+        restricted = _fresh(_other(loaded, lake, library_id, inputs), stop)
     except NothingFitsError as error:
         cost = f"a plan without is not possible: {error.message}"
     else:
@@ -73,17 +75,18 @@ def not_launched(lake: Lake, result: AllocationResult) -> str:
     return f"{total} of {counted(all_of_them, 'instance')} {verb} of launch class {kinds}, which stock engines do not launch"
 
 
-def _other(loaded: LoadedScenario, lake: Lake, library_id: str, problem: AllocationProblem) -> AllocationProblem:
-    """``problem`` with the templates of the policy's opposite, at the same headroom."""
+def _other(loaded: LoadedScenario, lake: Lake, library_id: str, inputs: PlanningInputs) -> AllocationProblem:
+    """The problem of ``inputs`` with the templates of the policy's opposite, at the same headroom."""
     from flows.planning_inputs import planning_inputs
+    from tasks.allocation.headroom import without_templates
 
     policy = loaded.scenario.policy
     turned = policy.model_copy(update={"launchable_only": not policy.launchable_only})
     other = replace(loaded, scenario=loaded.scenario.model_copy(update={"policy": turned}))
-    headroom = {candidates.workload_id: candidates.headroom for candidates in problem.candidates}
+    headroom = {candidates.workload_id: candidates.headroom for candidates in inputs.problem.candidates}
     everything = planning_inputs(other, lake, library_id).problem
     alike = tuple(replace(c, headroom=headroom.get(c.workload_id, c.headroom)) for c in everything.candidates)
-    return replace(everything, candidates=alike)
+    return without_templates(replace(everything, candidates=alike), inputs.set_aside)
 
 
 def restriction_text(restricted: AllocationResult, unrestricted: AllocationResult) -> str:

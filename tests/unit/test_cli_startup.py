@@ -136,7 +136,8 @@ def test_expected_outcomes_are_one_line_and_their_exit_code(
 
 def test_each_finding_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     findings = [
-        Finding("offers.csv", row, "price_usd_per_h", "-1", "is negative", "give a price above 0") for row in (1, 2)
+        Finding("offers.csv", row, "price_usd_per_h", f"-{row}", "is negative", "give a price above 0")
+        for row in (1, 2)
     ]
 
     def fail(**_: object) -> None:

@@ -139,6 +139,25 @@ def test_the_course_holds_the_last_plan_until_now(lake: LakeReader) -> None:
     assert all(domain == domains[0] for domain in domains)
 
 
+def test_series_that_are_one_are_drawn_as_one_with_all_their_names() -> None:
+    at = [datetime(2026, 7, 30, hour, tzinfo=UTC) for hour in (12, 13)]
+    rows = [
+        {"time": t, "version": 1, "value": v, "name": n} for n, v in (("a", 5.0), ("b", 5.0), ("c", 7.0)) for t in at
+    ]
+    course = {"cost": [], "demand": rows, "price": [], "seen": [], "told": []}
+    ((_, chart),) = plan_charts.course_charts(course, at[0])
+    lines = next(layer for layer in chart.to_dict()["layer"] if layer["mark"]["type"] == "line")["data"]["values"]
+    assert {(row["name"], row["value"]) for row in lines} == {("a, b", 5.0), ("c", 7.0)}
+    assert len(lines) == 4
+
+
+def test_a_plan_that_is_not_launchable_says_so_outside_the_caveats() -> None:
+    plan = example_plan().model_dump(mode="json")
+    plan["warnings"] = [{"code": "not_launchable", "text": "1 of 4 instances is of launch class C"}]
+    page = plan_view.shortfalls(plan)
+    assert "1 of 4 instances is of launch class C" in page.split("<details")[0]
+
+
 def test_prices_that_moved_between_versions_are_drawn(lake: LakeReader, tmp_path: Path) -> None:
     """Versions of 12 and 13 h paid 10; a feed told 10 at 11 h, 25 at half past twelve and 11 at 14 h, of which no version was
     made. Another region's and another machine's prices are none of this plan's."""
@@ -323,5 +342,5 @@ def test_the_policy_names_no_other_host() -> None:
 
 def test_what_has_no_figures_is_not_drawn() -> None:
     now = datetime(2026, 7, 30, tzinfo=UTC)
-    course = plan_data.course({1: example_plan().model_dump(mode="json")}, [], [], now)
+    course = plan_data.course({1: example_plan().model_dump(mode="json")}, [], [], [], now)
     assert [name for name, _ in plan_charts.course_charts(course, now)] == ["cost", "demand"]

@@ -153,7 +153,9 @@ def test_a_plan_that_stock_engines_do_not_launch_says_so_and_what_one_that_they_
     monkeypatch.setattr(restriction, "_other", lambda *_: "launchable")
     monkeypatch.setattr(restriction, "_fresh", lambda which, stop: result(112.0 if which == "launchable" else 100.0))
     loaded = SimpleNamespace(scenario=SimpleNamespace(policy=PolicySection()))
-    notes = restriction.restriction_notes(loaded, None, "lib", "any", replace(result(100.0), instances=rows))  # type: ignore[arg-type]
+    notes = restriction.restriction_notes(
+        loaded, None, "lib", SimpleNamespace(problem="any"), replace(result(100.0), instances=rows)
+    )  # type: ignore[arg-type]
     if said is None:
         assert notes == ()
         return
