@@ -60,7 +60,8 @@ def _steps(
 ) -> Any:
     """Lines that hold their value until the next version; ``seen`` are single points behind them, as a feed told."""
     rows, left_out = _largest(rows)
-    rows, told = _merged(rows, [row for row in seen if row["name"] in {row["name"] for row in rows}])
+    drawn = {row["name"] for row in rows}
+    rows, told = _merged(rows, [row for row in seen if row["name"] in drawn])
     names = list(dict.fromkeys(row["name"] for row in rows))
     colours = [SERIES[i % len(SERIES)] for i in range(len(names))]
     dashes = [_DASHES[(i // len(SERIES)) % len(_DASHES)] for i in range(len(names))]
