@@ -216,7 +216,7 @@ class TestSupply:
         ]
         Path("nodes.csv").write_text("\n".join(["region,node_config,market,observed_at,nodes", *rows]) + "\n")
         code, out, err = run("ingest", "availability", "nodes.csv", "-s", "mine.yaml")
-        assert (code, "3 accepted" in out, "1 rows say that the number is unknown" in err) == (0, True, True)
+        assert (code, "3 accepted" in out, "1 row says that the number is unknown" in err) == (0, True, True)
         assert [self.capacity(config) for config in ("L40Sx1", "L4x1", "L4x4")] == [
             (3, Basis.FEED),
             (0, Basis.FEED),
