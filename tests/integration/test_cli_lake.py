@@ -39,7 +39,7 @@ def names(folder: Path) -> set[str]:
 def test_gc_says_what_it_would_delete_and_then_does(folder: Path) -> None:
     dry = coral("gc", "--keep-days", "0", "--dry-run", cwd=folder)
     assert dry.returncode == 0, dry.stderr
-    assert dry.stdout.startswith("would delete 1 libraries and 2 files")
+    assert dry.stdout.startswith("would delete 1 library and 2 files")
     assert names(folder) == {"old", "new", "loose"}
     assert json.loads(coral("gc", "--dry-run", "--json", cwd=folder).stdout)["libraries"] == [], "within 30 days"
     done = json.loads(coral("gc", "--keep-days", "0", "--json", cwd=folder).stdout)
