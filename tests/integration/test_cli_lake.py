@@ -52,7 +52,7 @@ def test_gc_says_what_it_would_delete_and_then_does(folder: Path) -> None:
 def test_migrate_keeps_what_there_is(folder: Path) -> None:
     done = coral("migrate", cwd=folder)
     assert done.returncode == 0, done.stderr
-    assert "now it is the current one" in done.stdout
+    assert "has the current schema version" in done.stdout
     assert len(json.loads(coral("sql", "SELECT * FROM templates", "--json", cwd=folder).stdout)) == 2
 
 
