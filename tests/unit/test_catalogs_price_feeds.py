@@ -166,7 +166,7 @@ def test_own_prices_keep_their_date_and_the_newest_counts(tmp_path: Path) -> Non
     assert offers["rack-7"].network_gbit_per_s == 100
     assert not any(price.is_list for price in offers.values())
     assert [(f.row, f.reason) for f in found.rejects] == [(4, "is in the future")]
-    assert found.notes == ("1 rows are of an earlier date than another of the same machine",)
+    assert found.notes == ("1 row is of an earlier date than another of the same machine",)
 
 
 # -- plausibility ------------------------------------------------------------------------------------------------------
