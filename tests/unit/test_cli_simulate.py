@@ -96,7 +96,7 @@ def test_a_model_of_a_trace_that_is_not_planned_is_named_with_file_row_and_colum
 def test_bad_rows_are_set_aside_and_the_first_is_named(folder: Path, tmp_path: Path) -> None:
     trace = trace_file(tmp_path, "t.csv", [(0, 10, 2), (1, "x", 3), (2, 30, 4)])
     notes = inputs_of(folder, traces=(str(trace),)).notes
-    assert any(note.startswith("1 rows set aside, first: t.csv, row 2, input_tokens") for note in notes)
+    assert any(note.startswith("1 row set aside, first: t.csv, row 2, input_tokens") for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def test_rows_set_aside_are_told_once(tmp_path: Path) -> None:
     plan = example_plan().model_copy(update={"offers": ()})
     told = [note for note in plan_warnings(loaded, plan) if "set aside" in note.text]
     assert [note.code for note in told] == ["rows_set_aside"]
-    assert told[0].text.startswith("1000 input rows were set aside: demand.csv row 4")
+    assert told[0].text.startswith("1,000 input rows were set aside: demand.csv row 4")
     assert len(told[0].text) < 300
     quiet = dataclasses.replace(loaded, rejects=(), warnings=())
     assert not [note for note in plan_warnings(quiet, plan) if "set aside" in note.text]
