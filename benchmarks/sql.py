@@ -13,10 +13,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from synthetic_lake import WORKLOADS, make
+from synthetic_lake import SCENARIO, WORKLOADS, make
 
 from warehouse.connect import Lake
 from warehouse.read import frontier_templates, templates_by_id
+from warehouse.recipes import RECIPES, about
 from warehouse.sql import SqlSession, query
 
 REPEATS = 7
@@ -26,12 +27,10 @@ QUESTIONS = {
     "WHERE library_id = 'big' GROUP BY 1",
     "fastest ten of a workload": f"SELECT combination_id, throughput_tok_per_s FROM templates WHERE {ONE} "
     "ORDER BY throughput_tok_per_s DESC LIMIT 10",
-    "best tokens/USD per workload and region": "SELECT * FROM best_templates WHERE library_id = 'big'",
     "ten cheapest of a workload in a region": f"SELECT * FROM frontier_prices WHERE {ONE} AND region = 'aws/us-east-2' "
     "ORDER BY usd_per_million_tok LIMIT 10",
-    "all templates without H100, per workload": "SELECT workload_id, count(*), max(throughput_tok_per_s) FROM templates "
+    "templates without H100, per workload": "SELECT workload_id, count(*), max(throughput_tok_per_s) FROM templates "
     "WHERE library_id = 'big' AND NOT contains(combination_id, 'H100') GROUP BY 1",
-    "rate CDF, homogeneous against mixed": "SELECT * FROM rate_quantiles WHERE library_id = 'big'",
     "stages of one template": f"SELECT * FROM template_stages WHERE template_id = (SELECT min(template_id) FROM templates "
     f"WHERE {ONE})",
     "templates per node configuration": "SELECT node_config, count(*) FROM template_nodes GROUP BY 1",
@@ -63,7 +62,8 @@ def main() -> None:
             print(", ".join(f"{name} {value:,.1f}" for name, value in made.items()))
         print(f"{'question':42s} {'wall':>8s} {'first':>8s} {'cpu':>8s} {'rows':>8s}")
         with SqlSession(root) as session:
-            for name, sql in QUESTIONS.items():
+            documented = {recipe.title[:42]: about(recipe, SCENARIO.scenario.id) for recipe in RECIPES}
+            for name, sql in (documented | QUESTIONS).items():
                 measured(name, lambda sql=sql: session.query(sql))
         with Lake.open(root, read_only=True) as lake:
             frontier = frontier_templates(lake, "big", WORKLOADS[0], "all")

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from catalogs.ids import short_hash
+from catalogs.scenario import load_scenario
 from catalogs.types import Market, NodeConfig, Offer
 from tasks.templates.schema import MEMBER_TYPE, NODE_TYPE, STAGE_TYPE, TEMPLATE_SCHEMA
 from warehouse.connect import Lake
@@ -21,9 +22,8 @@ from warehouse.tables import FRONTIER_FILE_SCHEMA
 
 GPUS = {"A100-80GB-SXM": 3.0, "H100-SXM": 5.5, "L4": 0.7, "L40S": 1.7, "A10G": 1.1}  # USD per GPU and hour
 CONFIGS = tuple(f"{gpu}x{count}" for gpu in GPUS for count in (1, 2, 4, 8))
-WORKLOADS = tuple(
-    short_hash([model, phase]) for model in ("phi", "oss20", "qwen32", "oss120", "llama", "qwen235") for phase in "pd"
-)
+SCENARIO = load_scenario("extended")
+WORKLOADS = tuple(workload.workload_id for workload in SCENARIO.workloads)  # six models, two phases each
 REGIONS = ("aws/us-east-2", "aws/eu-west-1", "gcp/us-central1")
 N_MAX = 6
 DAY = date(2026, 7, 30)
@@ -140,13 +140,12 @@ def make(root: Path, n_per_workload: int = 90_000) -> dict[str, float]:
     landed = time.perf_counter()
     n = sum(shard.rows for shard in shards)
     now = datetime.now(UTC)
-    library = LibraryRecord("big", "extended", "none", N_MAX, 12.0, "cycle", "synthetic", CONFIGS)
+    library = LibraryRecord("big", SCENARIO.scenario.id, "none", N_MAX, 12.0, "cycle", "synthetic", CONFIGS)
     build = BuildRecord("b1", "big", now, BuildStatus.COMPLETE, n, n, len(shards), 0, 0.0, 0, None, "synthetic")
     nodes = [NodeConfig(c, *_split(c), 80.0, "pcie", None, False, "made up", DAY) for c in CONFIGS]
     with Lake.open(root) as lake:
-        register_library(
-            lake, library, shards, [], frontier, build, ReferenceInputs(node_configs=nodes, offers=offers())
-        )
+        reference = ReferenceInputs(node_configs=nodes, offers=offers(), workloads=SCENARIO.workloads)
+        register_library(lake, library, shards, [], frontier, build, reference)
     return {"land_s": landed - started, "register_s": time.perf_counter() - landed, "templates": n}
 
 

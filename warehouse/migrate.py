@@ -22,6 +22,7 @@ from warehouse.connect import (
     write_version,
 )
 from warehouse.lock import write_lock
+from warehouse.prices import renew_all_prices
 from warehouse.schema import LAKE_SCHEMA_VERSION
 
 
@@ -49,6 +50,14 @@ def _only_new_views(connection: duckdb.DuckDBPyConnection) -> None:
     """5 -> 6: demand windows of several lengths beside each other, in a view that is made anew with all others."""
 
 
+def _drop_price_views(connection: duckdb.DuckDBPyConnection) -> None:
+    """6 -> 7: prices and best templates are tables where they were views of the same names."""
+    views = connection.execute("SELECT view_name FROM duckdb_views() WHERE database_name = 'lake'").fetchall()
+    for (name,) in views:
+        if name in {"region_prices", "best_templates"}:
+            connection.execute(f"DROP VIEW main.{name}")
+
+
 # Per schema version: what leads to the next one. Repeating a step must do no harm: a kill may come before the version is
 # written.
 _STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {
@@ -57,6 +66,7 @@ _STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {
     3: _add_state_note,
     4: _only_new_tables,
     5: _only_new_views,
+    6: _drop_price_views,
 }
 
 
@@ -78,6 +88,7 @@ def migrate_lake(root: str | os.PathLike[str]) -> int:
                     for version in range(found, LAKE_SCHEMA_VERSION):
                         _STEPS[version](connection)
                     refresh_tables(connection)
+                    renew_all_prices(connection)
                 write_version(path, store)
         finally:
             connection.close()

@@ -17,6 +17,7 @@ from warehouse.connect import Lake
 from warehouse.frontier import copy_slim
 from warehouse.land import verify
 from warehouse.plans import log_rejects, log_run, publish_plan
+from warehouse.prices import renew_best_templates
 from warehouse.records import BuildRecord, LandedShard, LibraryRecord, ReferenceInputs, ShardKind, utc_now
 from warehouse.reference import record_reference
 from warehouse.rows import insert
@@ -207,6 +208,7 @@ def _make_current(connection: duckdb.DuckDBPyConnection, library_key: str, libra
         return
     event = {"library_key": library_key, "library_id": library_id, "sequence": sequence + 1, "since": utc_now()}
     insert(connection, "current_libraries", [event])
+    renew_best_templates(connection, library_key)
 
 
 def _record_build(connection: duckdb.DuckDBPyConnection, build: BuildRecord) -> bool:

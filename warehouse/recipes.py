@@ -41,25 +41,31 @@ ORDER BY w.model, w.phase, b.region""",
 SELECT t.workload_id, t.combination_id, t.throughput_tok_per_s
 FROM templates t
 JOIN libraries l USING (library_id)
-WHERE list_contains(l.library_keys, 'core') AND NOT contains(t.combination_id, 'H100')
-ORDER BY t.workload_id, t.throughput_tok_per_s DESC""",
+WHERE list_contains(l.library_keys, 'core') AND NOT contains(t.combination_id, 'H100')""",
     ),
     Recipe(
         "Templates one spare node away",
         """\
 WITH have(node_config, nodes) AS (VALUES ('L40Sx4', 1), ('L4x4', 1)),
-need AS (
-    SELECT f.workload_id, f.combination_id, f.throughput_mtok_per_s / 1000.0 AS throughput_tok_per_s,
-        c.node_config, f.counts[c.position] - coalesce(h.nodes, 0) AS missing
+held AS (
+    SELECT r.frontier_id, list(c.node_config ORDER BY c.position) AS node_configs,
+        list(coalesce(h.nodes, 0)::DOUBLE ORDER BY c.position) AS nodes,
+        list((h.nodes IS NULL)::INTEGER::DOUBLE ORDER BY c.position) AS is_other
     FROM frontiers r
     JOIN libraries l USING (library_id)
-    JOIN frontier_slim f USING (frontier_id)
-    JOIN frontier_configs c ON c.frontier_id = f.frontier_id AND f.counts[c.position] > 0
-    LEFT JOIN have h ON h.node_config = c.node_config
+    JOIN frontier_configs c USING (frontier_id)
+    LEFT JOIN have h USING (node_config)
     WHERE list_contains(l.library_keys, 'core') AND r.filter_id = 'all'
+    GROUP BY r.frontier_id
+), near AS (
+    SELECT f.workload_id, f.combination_id, f.throughput_mtok_per_s / 1000.0 AS throughput_tok_per_s,
+        unnest(h.node_configs) AS node_config, unnest(f.counts) - unnest(h.nodes) AS missing
+    FROM frontier_slim f
+    JOIN held h USING (frontier_id)
+    WHERE f.n_nodes <= list_sum(h.nodes) + 1 AND list_inner_product(f.counts, h.is_other) <= 1
 )
 SELECT workload_id, combination_id, throughput_tok_per_s, max(node_config) FILTER (missing > 0) AS node_to_add
-FROM need
+FROM near
 GROUP BY workload_id, combination_id, throughput_tok_per_s
 HAVING sum(greatest(missing, 0)) = 1
 ORDER BY workload_id, throughput_tok_per_s DESC""",

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from catalogs.ids import short_hash
 from catalogs.types import Workload
+from warehouse.prices import store_prices
 from warehouse.records import ReferenceInputs, utc_now
 from warehouse.rows import insert, plain
 from warehouse.tables import TABLES
@@ -37,8 +38,8 @@ def record_reference(
 ) -> dict[str, str]:
     """Record ``inputs`` as used by a build or a plan version, inside the caller's transaction.
 
-    Rows already in the lake are not written again, nor is the list of a set of rows seen before. Returns the set id
-    per table.
+    Rows already in the lake are not written again, nor is the list of a set of rows seen before. Offers become the
+    scenario's prices. Returns the set id per table.
     """
     sets: dict[str, str] = {}
     for name, table_name in _TABLE_OF.items():
@@ -61,6 +62,8 @@ def record_reference(
             for table_name, set_id in sets.items()
         ],
     )
+    if scenario_id and inputs.offers:
+        store_prices(connection, scenario_id, inputs.offers)
     return sets
 
 

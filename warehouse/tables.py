@@ -14,7 +14,7 @@ from warehouse.feed_tables import FEED_TABLES
 from warehouse.plan_tables import PLAN_TABLES
 from warehouse.records import ShardKind
 from warehouse.reference_tables import REFERENCE_TABLES
-from warehouse.schema import SHARD_SCHEMA, TOK_S, Column, Table, columns_from_arrow, key, maybe
+from warehouse.schema import SHARD_SCHEMA, TOK_S, USD_H, Column, Table, columns_from_arrow, key, maybe
 
 # A cell's best layout and, beside it, others that can be launched in a pipeline of nodes: one tp for all of its stages.
 PROFILE_FILE_SCHEMA = pa.schema(
@@ -245,6 +245,36 @@ LIBRARY_TABLES = (
             _FRONTIER,
             key("position", "INTEGER", "place in counts, from 1"),
             Column("node_config", "VARCHAR", "node configuration"),
+        ),
+    ),
+    Table(
+        "region_prices",
+        "Cheapest offer per scenario, region, market and node configuration, as the scenario's newest build or plan read them",
+        (
+            key("scenario_id", "VARCHAR", "scenario whose prices these are"),
+            key("region", "VARCHAR", "provider/region"),
+            key("market", "VARCHAR", "on_demand, spot or owned"),
+            key("node_config", "VARCHAR", "node configuration"),
+            Column("price_usd_per_h", "DOUBLE", "price of the cheapest machine", USD_H),
+            Column("offer_id", "VARCHAR", "the offer; the first by id of equally cheap ones"),
+        ),
+    ),
+    Table(
+        "best_templates",
+        "The template of most tokens per USD per scenario, workload, region and market, of the scenario's current library at "
+        "its region_prices. A mix of its parts cannot do better, so the frontier has it",
+        (
+            Column("library_id", "VARCHAR", "the scenario's current library"),
+            key("scenario_id", "VARCHAR", "scenario whose prices these are; a library may serve several"),
+            key("filter_id", "VARCHAR", "which templates were allowed"),
+            key("workload_id", "VARCHAR", "workload"),
+            key("region", "VARCHAR", "provider/region"),
+            key("market", "VARCHAR", "on_demand, spot or owned"),
+            Column("template_id", "VARCHAR", "template"),
+            Column("combination_id", "VARCHAR", "node configurations and counts"),
+            Column("throughput_tok_per_s", "DOUBLE", "rate of one instance, before headroom", TOK_S),
+            Column("price_usd_per_h", "DOUBLE", "price of one instance", USD_H),
+            Column("usd_per_million_tok", "DOUBLE", "price per million tokens at full rate", "USD"),
         ),
     ),
 )

@@ -31,7 +31,7 @@ def _current(name: str, source: str, key: tuple[str, ...], description: str, ord
 _BY_DATE = "r.as_of DESC, "
 
 # The library that is current for each key; for a scenario, its id is the key.
-_CURRENT = """
+CURRENT_LIBRARIES = """
             SELECT library_key AS scenario_id, library_id FROM main.current_libraries
             QUALIFY sequence = max(sequence) OVER (PARTITION BY library_key)"""
 # The offers that the scenario's newest build or plan read. Builds of older lakes name no scenario: their library does.
@@ -41,7 +41,7 @@ _SCENARIO_OFFERS = f"""
             SELECT coalesce(nullif(u.scenario_id, ''), k.scenario_id) AS scenario_id, u.set_id
             FROM main.input_uses u
             LEFT JOIN main.builds b ON b.build_id = u.build_id AND u.scenario_id = ''
-            LEFT JOIN ({_CURRENT}) k ON k.library_id = b.library_id
+            LEFT JOIN ({CURRENT_LIBRARIES}) k ON k.library_id = b.library_id
             WHERE u.table_name = 'offer_rows'
             QUALIFY row_number() OVER (
                 PARTITION BY coalesce(nullif(u.scenario_id, ''), k.scenario_id) ORDER BY u.used_at DESC, u.set_id
@@ -55,16 +55,16 @@ _NOT_SOLD = 1e9  # USD/h: stands for "not sold here" inside the product below, a
 # Per frontier, scenario, region and market: prices in the order of frontier_slim.counts, so that a price is one inner
 # product.
 _PRICE_VECTORS = f"""
-            WITH o AS MATERIALIZED (SELECT scenario_id, region, market, node_config, price_usd_per_h FROM main.region_prices)
-            SELECT f.library_id, f.filter_id, f.frontier_id, r.scenario_id, r.region, r.market,
+            WITH o AS MATERIALIZED (FROM main.region_prices)
+            SELECT f.library_id, f.filter_id, f.frontier_id, f.workload_id, r.scenario_id, r.region, r.market,
                 list(coalesce(o.price_usd_per_h, {_NOT_SOLD}) ORDER BY c.position) AS prices
             FROM main.frontiers f
-            JOIN ({_CURRENT}) k ON k.library_id = f.library_id
+            JOIN ({CURRENT_LIBRARIES}) k ON k.library_id = f.library_id
             JOIN main.frontier_configs c ON c.frontier_id = f.frontier_id
             JOIN (SELECT DISTINCT scenario_id, region, market FROM o) r ON r.scenario_id = k.scenario_id
             LEFT JOIN o ON o.scenario_id = r.scenario_id AND o.region = r.region
                 AND o.market = r.market AND o.node_config = c.node_config
-            GROUP BY f.library_id, f.filter_id, f.frontier_id, r.scenario_id, r.region, r.market"""  # noqa: S608 - constants
+            GROUP BY ALL"""  # noqa: S608 - constants
 _SCENARIO = Column("scenario_id", "VARCHAR", "scenario whose prices these are; a library may serve several")
 _PRICED = (
     _SCENARIO,
@@ -233,58 +233,20 @@ VIEWS: tuple[View, ...] = (
         ("scenario_id", "offer_id"),
     ),
     View(
-        "region_prices",
-        "Cheapest offer per scenario, region, market and node configuration, at the latest prices that scenario read",
-        """
-        SELECT scenario_id, region, market, node_config, min(price_usd_per_h) AS price_usd_per_h,
-            arg_min(offer_id, (price_usd_per_h, offer_id)) AS offer_id
-        FROM main.scenario_offers GROUP BY scenario_id, region, market, node_config""",
-        ("offer_rows",),
-        (_SCENARIO, Column("price_usd_per_h", "DOUBLE", "price of the cheapest machine", USD_H)),
-        ("scenario_id", "region", "market", "node_config"),
-    ),
-    View(
         "frontier_prices",
         "Frontier templates of a scenario's current library with the price of one instance in every region that sells it "
         "whole, at the latest prices of that scenario",
         f"""
-        SELECT p.library_id, p.scenario_id, p.filter_id, t.workload_id, p.region, p.market, t.template_id, t.combination_id,
+        SELECT p.library_id, p.scenario_id, p.filter_id, p.workload_id, p.region, p.market, t.template_id, t.combination_id,
             t.throughput_mtok_per_s / 1000.0 AS throughput_tok_per_s,
             list_inner_product(t.counts, p.prices) AS price_usd_per_h,
             list_inner_product(t.counts, p.prices) / (t.throughput_mtok_per_s * 0.0000036) AS usd_per_million_tok
         FROM ({_PRICE_VECTORS}) p
-        JOIN main.frontier_slim t ON t.frontier_id = p.frontier_id
+        JOIN main.frontier_slim t ON t.frontier_id = p.frontier_id AND t.workload_id = p.workload_id
         WHERE list_inner_product(t.counts, p.prices) < {_NOT_SOLD}""",  # noqa: S608 - constants
-        ("frontiers", "frontier_slim", "offer_rows"),
+        ("frontiers", "frontier_slim"),
         _PRICED,
         ("library_id", "scenario_id", "filter_id", "region", "market", "template_id"),
-    ),
-    View(
-        "best_templates",
-        "The template of most tokens per USD per scenario, workload, region and market, at the latest prices of that "
-        "scenario. A mix of its parts cannot do better, so the frontier has it",
-        f"""
-        SELECT b.library_id, b.scenario_id, b.filter_id, b.workload_id, b.region, b.market,
-            b.best.template_id AS template_id, b.best.combination_id AS combination_id,
-            b.best.throughput_mtok_per_s / 1000.0 AS throughput_tok_per_s, b.best.price AS price_usd_per_h,
-            b.best.price / (b.best.throughput_mtok_per_s * 0.0000036) AS usd_per_million_tok
-        FROM (
-            SELECT p.library_id, p.scenario_id, p.filter_id, t.workload_id, p.region, p.market,
-                arg_min(
-                    struct_pack(
-                        template_id := t.template_id, combination_id := t.combination_id,
-                        throughput_mtok_per_s := t.throughput_mtok_per_s,
-                        price := list_inner_product(t.counts, p.prices)
-                    ),
-                    list_inner_product(t.counts, p.prices) / t.throughput_mtok_per_s
-                ) AS best
-            FROM ({_PRICE_VECTORS}) p JOIN main.frontier_slim t ON t.frontier_id = p.frontier_id
-            GROUP BY p.library_id, p.scenario_id, p.filter_id, t.workload_id, p.region, p.market
-        ) b
-        WHERE b.best.price < {_NOT_SOLD}""",  # noqa: S608 - constants
-        ("frontiers", "frontier_slim", "offer_rows"),
-        _PRICED,
-        ("library_id", "scenario_id", "filter_id", "workload_id", "region", "market"),
     ),
     *FEED_VIEWS,
 )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from dashboard_cases import library_lake
 from warehouse_cases import QWEN, new_lake, plan, profile, register, run, templates
 
 from catalogs.errors import LakeError
@@ -70,6 +71,23 @@ def test_version_3_had_plan_states_without_a_reason(tmp_path: Path) -> None:
         publish_plan(lake, plan(instances=3), run("r2"), guards=("cost rises",))
     rows = query(tmp_path, "SELECT plan_version, state, state_note FROM plans ORDER BY 1").to_pylist()
     assert [tuple(row.values()) for row in rows] == [(1, "published", ""), (2, "proposed", "cost rises")]
+
+
+def test_version_6_had_prices_in_views(tmp_path: Path) -> None:
+    library_lake(tmp_path).close()
+    asked = (
+        "SELECT region, combination_id, usd_per_million_tok FROM best_templates WHERE scenario_id = 'core' ORDER BY 1"
+    )
+    before = query(tmp_path, asked).to_pylist()
+    with Lake.open(tmp_path) as lake:
+        for name in ("region_prices", "best_templates"):
+            lake.connection.execute(f"DROP TABLE main.{name}")
+            lake.connection.execute(f"CREATE VIEW main.{name} AS SELECT 1 AS a")
+    (tmp_path / VERSION_FILE).write_text('{"schema_version": 6}')
+    assert migrate_lake(tmp_path) == 6
+    assert query(tmp_path, asked).to_pylist() == before
+    assert [row["combination_id"] for row in before] == ["L40Sx4*1+L4x4*1", "H100-SXMx1*1"]
+    assert migrate_lake(tmp_path) == LAKE_SCHEMA_VERSION, "once more does no harm"
 
 
 @pytest.mark.parametrize(
