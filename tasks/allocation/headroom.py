@@ -190,9 +190,8 @@ class _Search:
         share = _shares(last) if out else self.lowered(_shares(last), last.set_aside)
         best = last
         for _ in range(self._limits.lowering_rounds):
-            usable = {
-                name: min(share[name], safe) for name, (_, safe) in last.short.items() if safe >= self._limits.hopeless
-            }
+            least = max(self._limits.hopeless, LEAST)  # of a share of nothing, no number of instances is enough
+            usable = {name: min(share[name], safe) for name, (_, safe) in last.short.items() if safe >= least}
             if last.short and not usable:
                 break
             share = share | usable

@@ -10,7 +10,7 @@ from allocation_cases import R1, problem, workload
 
 from catalogs.types import Phase
 from tasks.allocation.covers.solver import solve_covers
-from tasks.allocation.headroom import settle, uses, with_headroom, without_templates
+from tasks.allocation.headroom import SearchLimits, settle, uses, with_headroom, without_templates
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits
 
 LIMITS = SolveLimits(gap=1e-9, time_s=20.0)
@@ -102,6 +102,13 @@ def test_where_nothing_holds_the_plan_says_what_it_is_short_of() -> None:
     (short,) = settled.short.values()
     assert short[0] > short[1] == 0.0
     assert settled.result.theta == 1.0, "a smaller share does not help: what is there is not left unused for it"
+
+
+def test_a_share_of_nothing_is_never_planned_with() -> None:
+    """No template is safe at any use, and the search may lower shares as far as it likes: it ends short, not by dividing."""
+    settled = settle(case(), solve, measure_by({"cheap": 0.0, "solid": 0.0}), SearchLimits(hopeless=0.0))
+    assert settled.short
+    assert all(share > 0 for share in (c.headroom for c in settled.problem.candidates))
 
 
 def test_leaving_templates_out_never_makes_a_shortage() -> None:
