@@ -18,6 +18,7 @@ SERIES = ("#0072B2", "#D55E00", "#009E73", "#B35C93", "#8A6D00", "#4D4D4D")
 _DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3])
 _MOST = 8  # lines in one chart
 _AXIS_W = 52
+_AND = ", "  # between the names of series drawn as one
 
 
 def course_charts(course: dict[str, list[Row]], selected: datetime) -> list[tuple[str, Any]]:
@@ -140,14 +141,14 @@ def _merged(rows: Sequence[Row], told: Sequence[Row]) -> tuple[list[Row], list[R
     alike: dict[tuple[Any, ...], list[str]] = {}
     for name, series in values.items():
         alike.setdefault(tuple(series), []).append(name)
-    whole = {name: ", ".join(names) for names in alike.values() for name in names}
+    whole = {name: _AND.join(names) for names in alike.values() for name in names}
     first = {names[0] for names in alike.values()}
     merged = [[{**row, "name": whole[row["name"]]} for row in some if row["name"] in first] for some in (rows, told)]
     return merged[0], merged[1]
 
 
 def _legend(names: Sequence[str]) -> alt.Legend | None:
-    if len(names) < 2:
+    if len(names) < 2 and not any(_AND in name for name in names):
         return None
     return alt.Legend(
         orient="bottom", direction="horizontal", columns=4, offset=6, symbolType="stroke", symbolStrokeWidth=3

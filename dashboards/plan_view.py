@@ -114,7 +114,7 @@ def shortfalls(plan: Row) -> str:
         header = ["workload", "missing tok/s", "what is short", "cheapest supply that would close it"]
         parts.append(f'<div class="card missed"><b>✕ Not all demand is met.</b>{table(header, rows)}</div>')
     parts += [
-        f'<p class="news"><b>Not launchable as it is.</b> {escape(row["text"])}</p>'
+        f'<p class="news"><b>Not launchable as it is.</b> {escape(row["text"].replace("`", ""))}</p>'
         for row in plan["warnings"]
         if row["code"] == _NOT_LAUNCHABLE
     ]

@@ -149,6 +149,9 @@ def test_series_that_are_one_are_drawn_as_one_with_all_their_names() -> None:
     lines = next(layer for layer in chart.to_dict()["layer"] if layer["mark"]["type"] == "line")["data"]["values"]
     assert {(row["name"], row["value"]) for row in lines} == {("a, b", 5.0), ("c", 7.0)}
     assert len(lines) == 4
+    # One line for all of them is still named.
+    ((_, alone),) = plan_charts.course_charts({**course, "demand": rows[:4]}, at[0])
+    assert "'legend': None" not in str(alone.to_dict()["layer"][1]["encoding"]["color"])
 
 
 def test_a_plan_that_is_not_launchable_says_so_outside_the_caveats() -> None:
