@@ -56,6 +56,7 @@ policy:
   # spot_interrupt_per_h: 0.05    # how often a spot machine is taken back, where offers.csv does not say (interrupt_per_h)
   # spot_recovery_minutes: 6      # how long its instance is then down (default: init_minutes)
   # n_plus_one: true              # for every model that does not say otherwise
+  # cross_region_kv: {usd_per_gb: 0.02, gbit_per_s: 10}   # prefill in one region, decode in another; per GB that leaves one
   # safety_percentile: 90         # plan with rates that hold in so many % of cases, given their errors
   # measured_only: true           # use only rates that are measured or fitted to measurements
   # launchable_only: true         # use only templates that stock engines launch; the plan says what that costs

@@ -1,4 +1,4 @@
-"""Rules of single models in a scenario: which configurations they may use, and how much may rest on spot."""
+"""Rules in a scenario against what is on offer: which configurations models may use, what may rest on spot, where KV crosses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ModelRules:
 
     def findings(self) -> list[Finding]:
         """Every fault of the rules."""
-        found = self._spot()
+        found = self._spot() + self._kv()
         for index, section in self._draft.named_models:
             found += self._configs(("models", index), section)
         return found
@@ -48,6 +48,21 @@ class ModelRules:
             return []
         remedy = "set policy.max_spot_share (0 to 1), or take spot out"
         return [self._draft.finding(("offers", "markets"), None, "spot is offered but max_spot_share is 0", remedy)]
+
+    def _kv(self) -> list[Finding]:
+        """Pairs of regions between which KV crosses must be regions of the scenario."""
+        offers: OffersSection | None = self._draft.sections.get("offers")
+        policy = self._draft.sections.get("policy", PolicySection())
+        if offers is None or policy.cross_region_kv is None:
+            return []
+        found = []
+        for at, pair in enumerate(policy.cross_region_kv.pairs):
+            for name in dict.fromkeys(region for way in pair.ways for region in way):
+                if name not in offers.regions:
+                    place: Key = ("policy", "cross_region_kv", "pairs", at)
+                    remedy = close_matches_remedy(name, offers.regions)
+                    found.append(self._draft.finding(place, name, "is none of offers.regions", remedy))
+        return found
 
     def _configs(self, key: Key, section: ModelSection) -> list[Finding]:
         found = []

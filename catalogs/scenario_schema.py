@@ -3,60 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from datetime import date
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    PlainValidator,
-    model_validator,
-)
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+from pydantic_core import PydanticCustomError
 
 from catalogs.cells import plain_date
+from catalogs.scenario_kv import CrossRegionKvSection
+from catalogs.scenario_parts import Flag, Name, Section, Within
 
 SCENARIO_SCHEMA_VERSION = 1
-# The type of the fault of a number outside its bounds.
-OUT_OF_BOUNDS = "out_of_bounds"
 # Tokens of a request, and their squares and products.
 MOST_TOKENS = 10_000_000
 # Of a model, requests per second; what is positive but below is one request in hours.
 LEAST_DEMAND, MOST_DEMAND = 0.0001, 1_000_000
 MOST_NODES = 100_000
-
-
-@dataclass(frozen=True)
-class Within:
-    """Marks a number that must lie from ``low`` to ``high``; ``or_zero``: or be exactly 0. Texts, true and NaN are refused.
-
-    Every number of a scenario is marked so. The bounds are wider than anything real, and keep what is computed from it
-    (squares, ratios, sums over models) far from overflow and from meaningless results.
-    """
-
-    low: float
-    high: float
-    or_zero: bool = False
-
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
-        """Strictly ``source`` (float or int), then the bounds."""
-        strict: core_schema.CoreSchema = (
-            core_schema.int_schema(strict=True)
-            if source is int
-            else core_schema.float_schema(strict=True, allow_inf_nan=False)
-        )
-        return core_schema.no_info_after_validator_function(self.check, strict)
-
-    def check(self, value: float) -> float:
-        """The value itself, or a fault with the bounds."""
-        if self.low <= value <= self.high or (self.or_zero and value == 0):
-            return value
-        bounds = {"low": self.low, "high": self.high, "or_zero": self.or_zero}
-        raise PydanticCustomError(OUT_OF_BOUNDS, "from {low} to {high}", bounds)
 
 
 def _plain_day(value: object) -> date:
@@ -71,15 +33,7 @@ Tokens = Annotated[float, Within(1, MOST_TOKENS)]
 SquaredTokens = Annotated[float, Within(1, MOST_TOKENS**2)]
 Percentile = Annotated[float, Within(50, 99.99)]
 Headroom = Annotated[float, Within(0.01, 1)]
-Flag = Annotated[bool, Field(strict=True)]
-Name = Annotated[str, Field(strict=True, min_length=1)]
 MarketName = Literal["on_demand", "spot", "owned"]
-
-
-class Section(BaseModel):
-    """Base of every part: no unknown keys, no change after reading."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class SloSection(Section):
@@ -147,7 +101,7 @@ class ModelSection(Section):
     n_plus_one: Flag | None = None
     max_spot_share: Annotated[float, Within(0, 1)] | None = None
     node_configs: Annotated[list[Name], Field(min_length=1)] | None = None
-    exclude_node_configs: list[Name] = []
+    exclude_node_configs: list[Name] = Field(default_factory=list)
     prefix_hit_rate: Annotated[float, Within(0, 0.99)] = 0.0
     weight: Annotated[float, Within(0.001, 1_000)] = 1.0
 
@@ -161,14 +115,14 @@ class OffersSection(Section):
     regions: Annotated[list[Name], Field(min_length=1)]
     markets: Annotated[list[MarketName], Field(min_length=1)] = ["on_demand"]
     only_sold: Flag = True
-    discount_pct: dict[Name, Annotated[float, Within(0, 99)]] = {}
+    discount_pct: dict[Name, Annotated[float, Within(0, 99)]] = Field(default_factory=dict)
     file: Name | None = None
     feed: Literal["lake"] | None = None
     use_catalog: Flag = True
     date_tolerance_days: Annotated[int, Within(0, 36_500)] = 31
     other_dates: Literal["use", "drop"] = "use"
     include_gpus: Annotated[list[Name], Field(min_length=1)] | None = None
-    exclude_gpus: list[Name] = []
+    exclude_gpus: list[Name] = Field(default_factory=list)
     node_configs: Annotated[list[Name], Field(min_length=1)] | None = None
 
 
@@ -238,7 +192,8 @@ class PolicySection(Section):
     ``spot_interrupt_per_h``: how often a spot node is taken back where its offer does not say, ``spot_recovery_minutes``: how
     long its instance is then down (null = init_minutes). ``n_plus_one``: what a region serves of a model is still served
     without its largest instance, in each phase. ``budget_usd_per_h``: the rent may not exceed it; where demand takes more,
-    what it serves is shared out as in a shortage."""
+    what it serves is shared out as in a shortage. ``cross_region_kv``: on what terms a model may prefill in one region and
+    decode in another (null = never)."""
 
     shortage: Literal["uniform", "priority"] = "uniform"
     headroom: Annotated[HeadroomSection, BeforeValidator(_fill_in_words)] = AUTO_HEADROOM
@@ -250,6 +205,7 @@ class PolicySection(Section):
     init_minutes: Annotated[float, Within(0, 1_440)] = 6.0
     interval_minutes: Annotated[float, Within(1, 525_600)] = 60.0
     budget_usd_per_h: Annotated[float, Within(0.01, 1_000_000_000)] | None = None
+    cross_region_kv: CrossRegionKvSection | None = None
     safety_percentile: Percentile | None = None
     measured_only: Flag = False
     launchable_only: Flag = False

@@ -14,7 +14,8 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from catalogs.cells import plain_date
 from catalogs.errors import Finding, close_matches
-from catalogs.scenario_schema import OUT_OF_BOUNDS, ModelSection, Scenario
+from catalogs.scenario_parts import OUT_OF_BOUNDS
+from catalogs.scenario_schema import ModelSection, Scenario
 from catalogs.texts import UnreadableError, read_text
 
 Key = tuple[str | int, ...]

@@ -15,6 +15,7 @@ from flows.cli_common import (
     DaskOption,
     ExitCode,
     JsonOption,
+    KvOption,
     LakeOption,
     LaunchableOption,
     MeasuredOption,
@@ -27,6 +28,7 @@ from flows.cli_common import (
     WorkersOption,
     YesOption,
     described,
+    kv_terms_of,
     percentile_of,
     put,
     put_json,
@@ -51,7 +53,13 @@ def register(app: typer.Typer) -> None:
         ),
     )(build)
     app.command(
-        "allocate", **described("Choose what to rent.", "coral allocate --scenario core", "coral allocate --publish")
+        "allocate",
+        **described(
+            "Choose what to rent.",
+            "coral allocate --scenario core",
+            "coral allocate --publish",
+            "coral allocate --cross-region-kv 0.02,10",
+        ),
     )(allocate)
     app.command(
         "plan",
@@ -99,6 +107,7 @@ def allocate(
     safety: SafetyOption = None,
     measured_only: MeasuredOption = False,
     launchable_only: LaunchableOption = False,
+    cross_region_kv: KvOption = None,
     approve: ApproveOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -117,7 +126,7 @@ def allocate(
     if approve and not publish:
         raise CoralError("--approve approves what is published", remedy="add --publish, or leave --approve out")
     settings = _settings(scenario, lake, mode, Solver.EXACT, None, None)
-    settings = _with_policy(settings, safety, measured_only, launchable_only)
+    settings = _with_policy(settings, safety, measured_only, launchable_only, cross_region_kv)
     with show_progress() as progress:
         outcome = planning.allocate(settings, progress, publish=publish, request=RunRequest(approve=approve))
     _show(outcome, as_json)
@@ -133,6 +142,7 @@ def plan(
     safety: SafetyOption = None,
     measured_only: MeasuredOption = False,
     launchable_only: LaunchableOption = False,
+    cross_region_kv: KvOption = None,
     approve: ApproveOption = False,
     yes: YesOption = False,
     as_json: JsonOption = False,
@@ -148,7 +158,7 @@ def plan(
     from flows.turn import RunRequest
 
     settings = _settings(scenario, lake, mode, solver, dask_address, workers, yes)
-    settings = _with_policy(settings, safety, measured_only, launchable_only)
+    settings = _with_policy(settings, safety, measured_only, launchable_only, cross_region_kv)
     with show_progress() as progress:
         outcome = planning.plan_scenario(settings, progress, RunRequest(approve=approve))
     _show(outcome, as_json)
@@ -179,7 +189,7 @@ def _settings(
 
 
 def _with_policy(
-    settings: BuildSettings, safety: str | None, measured_only: bool, launchable_only: bool
+    settings: BuildSettings, safety: str | None, measured_only: bool, launchable_only: bool, cross_region_kv: str | None
 ) -> BuildSettings:
     from dataclasses import replace
 
@@ -188,6 +198,7 @@ def _with_policy(
         safety_percentile=percentile_of(safety),
         measured_only=measured_only,
         launchable_only=launchable_only,
+        cross_region_kv=kv_terms_of(cross_region_kv),
     )
 
 

@@ -34,6 +34,7 @@ def register(app: typer.Typer) -> None:
             "coral whatif --demand qwen3-32b=+30% --without L40S",
             "coral whatif --price 'L4:*=+10%' --supply us-east-2:L4x1=0",
             "coral whatif --slo phi-4.decode=50 --build",
+            "coral whatif --cross-region-kv 0.02,10",
         ),
     )(whatif)
 
@@ -63,6 +64,14 @@ def whatif(
         list[str] | None,
         typer.Option("--supply", metavar="REGION:CONFIG=N", help="So many nodes can be had; patterns as *:L4*."),
     ] = None,
+    cross_region_kv: Annotated[
+        str | None,
+        typer.Option(
+            "--cross-region-kv",
+            metavar="USD[,GBIT]|off",
+            help="KV may cross regions at USD per GB and so many Gbit/s, or not at all.",
+        ),
+    ] = None,
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Settle the headroom by simulation, as `coral plan` does: takes longer.")
     ] = False,
@@ -82,7 +91,8 @@ def whatif(
     from flows.whatif_changes import WhatIf
     from tasks.allocation.types import SolveStatus
 
-    asked = WhatIf(*(tuple(given or ()) for given in (demand, slo, price, without, without_region, supply)))
+    lists = (demand, slo, price, without, without_region, supply, [cross_region_kv] if cross_region_kv else None)
+    asked = WhatIf(*(tuple(given or ()) for given in lists))
     settings = BuildSettings(scenario=scenario, lake_root=lake_root_of(lake), accept_large=yes)
     with show_progress() as progress:
         answer = what_if(settings, asked, progress, simulate=simulate, build=build)

@@ -15,7 +15,15 @@ from catalogs.types import Basis, Market, Phase
 from flows.candidates import candidates, library_candidates
 from tasks.allocation.headroom import without_templates
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem, workload_candidates
-from tasks.allocation.types import AllocationProblem, ModelDemand, Pool, SharedQuota, Shortage, WorkloadCandidates
+from tasks.allocation.types import (
+    AllocationProblem,
+    KvLink,
+    ModelDemand,
+    Pool,
+    SharedQuota,
+    Shortage,
+    WorkloadCandidates,
+)
 from warehouse.results import FRAMES, find_result, plan_result_id, write_result
 
 if TYPE_CHECKING:
@@ -64,6 +72,7 @@ def frame_of(
         "shortage": problem.shortage.value,
         "quotas": [{**asdict(quota), "units": dict(quota.units)} for quota in problem.quotas],
         "budget_usd_per_h": problem.budget_usd_per_h,
+        "links": [asdict(link) for link in problem.links],
         "set_aside": {name: sorted(ids) for name, ids in sorted(set_aside.items())},
     }
 
@@ -121,6 +130,7 @@ def problem_of_frame(lake: Lake, frame: Mapping[str, Any], **policy: object) -> 
         shortage=Shortage(frame["shortage"]),
         quotas=quotas_of(frame),
         budget_usd_per_h=frame["budget_usd_per_h"],
+        links=[KvLink(**link) for link in frame.get("links", [])],
     )
     return without_templates(problem, set_aside_of(frame)) if frame["set_aside"] else problem
 

@@ -16,10 +16,10 @@ from flows.candidates import candidates
 from flows.feeds import check_fresh
 from flows.running import NOTHING_RUNS, Running
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem
-from tasks.allocation.types import AllocationProblem, ModelDemand, Pool, SharedQuota, Shortage, pool_name
+from tasks.allocation.types import AllocationProblem, KvLink, ModelDemand, Pool, SharedQuota, Shortage, pool_name
 
 if TYPE_CHECKING:
-    from catalogs.scenario import LoadedScenario
+    from catalogs.scenario import LoadedScenario, ModelPlanDemand
     from warehouse.connect import Lake
 
 
@@ -101,15 +101,36 @@ def problem_of(
                 demand.n_plus_one,
                 demand.node_configs,
                 demand.excluded,
+                kv_gb_per_request(loaded, demand),
             )
             for demand in loaded.model_demands
         ],
+        links=kv_links(loaded),
         init_share=loaded.scenario.policy.init_share,
         running=running,
         shortage=Shortage(loaded.scenario.policy.shortage),
         quotas=shared_quotas(loaded),
         budget_usd_per_h=loaded.scenario.policy.budget_usd_per_h,
     )
+
+
+def kv_links(loaded: LoadedScenario) -> tuple[KvLink, ...]:
+    """Between which regions KV may move, and on what terms."""
+    section = loaded.scenario.policy.cross_region_kv
+    terms = {} if section is None else section.terms(loaded.regions)
+    return tuple(KvLink(*way, *of) for way, of in sorted(terms.items()))
+
+
+def kv_gb_per_request(loaded: LoadedScenario, demand: ModelPlanDemand) -> float:
+    """GB of KV that a request of mean length hands from prefill to decode, prefixes that prefill had cached included; 0 where
+    none may cross regions."""
+    if loaded.scenario.policy.cross_region_kv is None:
+        return 0.0
+    from tasks.profiling.shapes import ModelShape
+
+    workload = next(w for w in loaded.workloads if w.workload_id in demand.workload_ids)
+    shape = ModelShape(workload.model, workload.weight_dtype, workload.kv_dtype)
+    return shape.kv_bytes_all_layers(workload.lengths.input_mean) / 1e9
 
 
 def shared_quotas(loaded: LoadedScenario) -> tuple[SharedQuota, ...]:

@@ -99,6 +99,7 @@ def plan_lines(plan: Plan) -> list[Line]:
         _title(plan),
         *(_workload_section(plan, workload) for workload in plan.workloads),
         _offers_section(plan),
+        _transfer_section(plan),
         _cost_section(plan),
         _token_price_section(plan),
         _shortfall_section(plan),
@@ -217,10 +218,33 @@ def _offers_section(plan: Plan) -> list[Line]:
     return [Line("To rent", "bold"), *map(Line, table(header, rows, right=(3, 4, 5, 6)))]
 
 
+def _transfer_section(plan: Plan) -> list[Line]:
+    rows = [
+        (
+            row.model,
+            row.from_region,
+            row.to_region,
+            number(row.req_per_s),
+            number(row.gbit_per_s),
+            f"{row.usd_per_gb:g}",
+            money(row.usd_per_h),
+        )
+        for row in plan.kv_transfers
+    ]
+    header = ("model", "prefill in", "decode in", "req/s", "Gbit/s", "USD/GB", "USD/h")
+    lines = [Line("KV between regions", "bold"), *map(Line, table(header, rows, right=(3, 4, 5, 6)))]
+    return lines if rows else []
+
+
 def _cost_section(plan: Plan) -> list[Line]:
     month = plan.cost_usd_per_h * HOURS_PER_MONTH
     rows = [
         ("total", f"{money(plan.cost_usd_per_h)} USD/h, {month:,.0f} USD per month ({HOURS_PER_MONTH} h)"),
+        *(
+            [("KV transfer", f"{money(plan.egress_usd_per_h)} USD/h of it, between regions")]
+            if plan.kv_transfers
+            else []
+        ),
         ("start-up", f"{money(plan.init_usd)} USD once, for the new instances"),
         *([("running", _running_text(plan))] if plan.inputs.running_basis != "none" else []),
         ("lower bound", _bound_text(plan)),

@@ -23,6 +23,7 @@ def rule_notes(loaded: LoadedScenario, plan: Plan) -> list[PlanWarning]:
         "budget": _budget(loaded, plan),
         "quota_spent": _quotas(loaded, plan),
         "discount": _discounts(loaded, plan),
+        "cross_region_kv": _kv(loaded, plan),
     }
     return [PlanWarning(code=code, text=text) for code, text in texts.items() if text]
 
@@ -80,6 +81,17 @@ def _budget(loaded: LoadedScenario, plan: Plan) -> str:
         return f"the rent may be {budget:,.2f} USD/h at most; it does not bind"
     served = "" if plan.theta >= 1 else ": the plan serves the most it can for that"
     return f"the rent may be {budget:,.2f} USD/h at most, which binds{served}"
+
+
+def _kv(loaded: LoadedScenario, plan: Plan) -> str:
+    if loaded.scenario.policy.cross_region_kv is None:
+        return ""
+    if not plan.kv_transfers:
+        return "KV may cross regions; none does in this plan"
+    return (
+        f"KV crosses regions for {plan.egress_usd_per_h:,.2f} USD/h; how long it takes counts in no latency: allow for it in the "
+        "SLOs, and see that the network between them carries it"
+    )
 
 
 def _quotas(loaded: LoadedScenario, plan: Plan) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
+    from catalogs.scenario_kv import CrossRegionKvSection
 
 DEFAULT_LAKE = Path(".coral")
 
@@ -63,9 +64,9 @@ class BuildSettings:
     ``scenario`` is the name of a shipped scenario or a path. ``mode`` (``cycle`` or ``paper``) overrides the scenario's.
     ``solver`` is ``exact`` or ``ilp``. ``dask_address`` None = ``threads`` threads of this process, else ``threads`` becomes
     the number of threads that the scheduler's workers have. ``sample_n`` combinations are solved again by the ILP, as many as
-    ``sample_time_s`` allow. ``force`` solves finished shards again as well. ``safety_percentile``, ``measured_only`` and
-    ``launchable_only`` replace the scenario's policy where they are set. ``library_key`` None = the library becomes the
-    scenario's current one, else that of this key. ``accept_large`` builds whatever the size.
+    ``sample_time_s`` allow. ``force`` solves finished shards again as well. ``safety_percentile``, ``measured_only``,
+    ``launchable_only`` and ``cross_region_kv`` replace the scenario's policy where they are set. ``library_key`` None = the
+    library becomes the scenario's current one, else that of this key. ``accept_large`` builds whatever the size.
     """
 
     scenario: str | Path
@@ -80,6 +81,7 @@ class BuildSettings:
     safety_percentile: float | None = None
     measured_only: bool = False
     launchable_only: bool = False
+    cross_region_kv: CrossRegionKvSection | None = None
     library_key: str | None = None
     accept_large: bool = False
 
@@ -88,6 +90,8 @@ class BuildSettings:
         update: dict[str, object] = {}
         if self.safety_percentile is not None:
             update["safety_percentile"] = self.safety_percentile
+        if self.cross_region_kv is not None:
+            update["cross_region_kv"] = self.cross_region_kv
         update |= {name: True for name in ("measured_only", "launchable_only") if getattr(self, name)}
         if not update:
             return loaded

@@ -19,6 +19,7 @@ from catalogs.offers import by_price
 from catalogs.scenario import LoadedScenario, ModelPlanDemand, offers_by_best
 from catalogs.types import Availability, Basis, Offer, Phase
 from catalogs.wording import counted
+from flows.cli_common import kv_terms_of
 
 _PERCENT = re.compile(r"^([+-]\d+(?:\.\d+)?)%$")
 _PHASES = {"prefill": Phase.PREFILL, "ttft": Phase.PREFILL, "decode": Phase.DECODE, "tpot": Phase.DECODE}
@@ -29,7 +30,7 @@ _SCOPE = "skypilot"  # whose short GPU names are understood
 @dataclass(frozen=True, slots=True)
 class WhatIf:
     """The options as given, each a list: ``MODEL=R``, ``MODEL.PHASE=MS``, ``CONFIG:REGION=USD``, ``GPU|CONFIG``, ``REGION``,
-    ``REGION:CONFIG=NODES``. R, MS and USD may be ``+N%`` or ``-N%``."""
+    ``REGION:CONFIG=NODES``, ``USD[,GBIT]`` or ``off``. R, MS and USD may be ``+N%`` or ``-N%``."""
 
     demand: tuple[str, ...] = ()
     slo: tuple[str, ...] = ()
@@ -37,6 +38,7 @@ class WhatIf:
     without: tuple[str, ...] = ()
     without_region: tuple[str, ...] = ()
     supply: tuple[str, ...] = ()
+    cross_region_kv: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,8 @@ def apply_changes(loaded: LoadedScenario, asked: WhatIf) -> Changed:
     if not any(getattr(asked, name) for name in WhatIf.__dataclass_fields__):
         raise CoralError(
             "no change is asked for",
-            remedy="give --demand, --slo, --price, --without, --without-region or --supply; see `coral whatif --help`",
+            remedy="give --demand, --slo, --price, --without, --without-region, --supply or --cross-region-kv; see "
+            "`coral whatif --help`",
         )
     state = _Changes(loaded)
     for option, apply in (
@@ -66,6 +69,7 @@ def apply_changes(loaded: LoadedScenario, asked: WhatIf) -> Changed:
         ("without_region", state.without_region),
         ("price", state.price),
         ("supply", state.supply),
+        ("cross_region_kv", state.cross_region_kv),
     ):
         for text in getattr(asked, option):
             state.option, state.text = f"--{option.replace('_', '-')}", text
@@ -230,6 +234,20 @@ class _Changes:
             nodes = self.now.supply.nodes(offer.region, offer.node_config, offer.market)[0]
             if nodes < int(amount):
                 self.notes.append(f"a quota allows {nodes} {offer.node_config} in {offer.region}")
+
+    def cross_region_kv(self, text: str) -> None:
+        try:
+            section = None if text == "off" else kv_terms_of(text)
+        except CoralError as error:
+            self.fault("is no price", error.remedy)
+            return
+        policy = self.now.scenario.policy.model_copy(update={"cross_region_kv": section})
+        self.now = replace(self.now, scenario=self.now.scenario.model_copy(update={"policy": policy}))
+        if section is None:
+            self.texts.append("KV stays in its region")
+        else:
+            most = "" if section.gbit_per_s is None else f", {section.gbit_per_s:g} Gbit/s at most from one to another"
+            self.texts.append(f"KV may cross regions at {section.usd_per_gb:g} USD/GB{most}")
 
     # ---- what they share ----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from catalogs.ids import combination_id, short_hash
 from flows.plan_frame import library_of_frame, problem_of_frame, read_frame
 from flows.runner import code_hash
 from tasks.allocation.plan import Plan
-from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, SolveStatus, pool_name
+from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, KvTransfer, SolveStatus, pool_name
 from tasks.allocation.why import Library, Rule, explain
 from tasks.allocation.why_types import Range, Why
 from tasks.allocation.without import as_served
@@ -57,13 +57,31 @@ def result_of(problem: AllocationProblem, plan: Plan) -> AllocationResult:
         new = max(row.instances - problem.running.get((pool_name(row.region, row.market), row.template_id), 0), 0)
         cost = row.instances * one
         rows.append(Instance(row.region, row.template_id, row.workload_id, row.instances, new, cost, row.market))
-    rent = math.fsum(row.cost_usd_per_h for row in rows)
+    transfers = tuple(
+        KvTransfer(t.model, t.from_region, t.to_region, t.req_per_s, t.gbit_per_s, t.usd_per_h)
+        for t in plan.kv_transfers
+    )
+    egress = math.fsum(t.usd_per_h for t in transfers)
+    rent = math.fsum(row.cost_usd_per_h for row in rows) + egress
     init = problem.init_share * math.fsum(row.cost_usd_per_h * row.new_instances / row.instances for row in rows)
     is_same = math.isclose(rent + init, plan.cost_usd_per_h + plan.init_usd, rel_tol=1e-6, abs_tol=1e-9)
     bound = plan.lower_bound_usd_per_h if is_same else 0.0
     gap = (rent + init - bound) / (rent + init) if rent else 0.0
     theta, upper = plan.theta, plan.theta_upper
-    return AllocationResult(plan.status, tuple(rows), rent, init, rent + init, bound, gap, theta, upper, plan.solve_s)
+    return AllocationResult(
+        plan.status,
+        tuple(rows),
+        rent,
+        init,
+        rent + init,
+        bound,
+        gap,
+        theta,
+        upper,
+        plan.solve_s,
+        transfers=transfers,
+        egress_usd_per_h=egress,
+    )
 
 
 def _explained(root: Path, plan: Plan, time_s: float) -> dict[str, Any]:

@@ -58,6 +58,11 @@ def _drop_price_views(connection: duckdb.DuckDBPyConnection) -> None:
             connection.execute(f"DROP VIEW main.{name}")
 
 
+def _add_egress(connection: duckdb.DuckDBPyConnection) -> None:
+    """7 -> 8: KV that crosses regions, in a table of its own and as a part of a plan's cost; so far none did."""
+    connection.execute("ALTER TABLE main.plan_rows ADD COLUMN IF NOT EXISTS egress_usd_per_h DOUBLE DEFAULT 0")
+
+
 # Per schema version: what leads to the next one. Repeating a step must do no harm: a kill may come before the version is
 # written.
 _STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {
@@ -67,6 +72,7 @@ _STEPS: dict[int, Callable[[duckdb.DuckDBPyConnection], None]] = {
     4: _only_new_tables,
     5: _only_new_views,
     6: _drop_price_views,
+    7: _add_egress,
 }
 
 

@@ -21,7 +21,7 @@ PLAN_TABLES = (
             Column("inputs_hash", "VARCHAR", "hash of all inputs"),
             Column("decision_hash", "VARCHAR", "hash of what it says to rent and run"),
             Column("status", "VARCHAR", "optimal, gap, time_limit or shortfall"),
-            Column("cost_usd_per_h", "DOUBLE", "rent", USD_H),
+            Column("cost_usd_per_h", "DOUBLE", "rent, and what moving KV between regions costs", USD_H),
             Column("init_usd", "DOUBLE", "charge for starting new instances", "USD"),
             Column("lower_bound_usd_per_h", "DOUBLE", "no plan of this library costs less", USD_H),
             Column("gap", "DOUBLE", "distance to the bound, within this library and these profiles", "fraction"),
@@ -30,6 +30,7 @@ PLAN_TABLES = (
             Column("price_as_of", "VARCHAR", "date of the prices"),
             Column("created_at", "TIMESTAMPTZ", "when it was made", "UTC"),
             Column("reason", "VARCHAR", "why it differs from the one before"),
+            Column("egress_usd_per_h", "DOUBLE", "of the cost, what moving KV between regions costs", USD_H),
         ),
     ),
     Table(
@@ -82,6 +83,21 @@ PLAN_TABLES = (
             Column("price_usd_per_h", "DOUBLE", "price of one", USD_H),
             Column("availability_nodes", "BIGINT", "machines that could be had", "nodes"),
             Column("availability_basis", "VARCHAR", "feed, quota or assumed"),
+        ),
+    ),
+    Table(
+        "plan_kv_transfers",
+        "Requests that prefill in one region and decode in another",
+        (
+            _SCENARIO,
+            _VERSION,
+            key("model", "VARCHAR", "model"),
+            key("from_region", "VARCHAR", "where they prefill, provider/region"),
+            key("to_region", "VARCHAR", "where they decode, provider/region"),
+            Column("req_per_s", "DOUBLE", "rate of such requests", "req/s"),
+            Column("gbit_per_s", "DOUBLE", "bandwidth that their KV takes", "Gbit/s"),
+            Column("usd_per_gb", "DOUBLE", "price of what leaves the region", "USD/GB"),
+            Column("usd_per_h", "DOUBLE", "what moving it costs", USD_H),
         ),
     ),
     Table(

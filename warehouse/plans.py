@@ -134,6 +134,7 @@ def _insert_plan(connection: duckdb.DuckDBPyConnection, plan: Plan, decision: st
                 "price_as_of": plan.inputs.price_as_of,
                 "created_at": _timestamp(plan.created_at),
                 "reason": plan.reason,
+                "egress_usd_per_h": plan.egress_usd_per_h,
             }
         ],
     )
@@ -141,6 +142,7 @@ def _insert_plan(connection: duckdb.DuckDBPyConnection, plan: Plan, decision: st
     for table, items in (
         ("plan_instances", plan.instances),
         ("plan_offers", plan.offers),
+        ("plan_kv_transfers", plan.kv_transfers),
         ("plan_shortfalls", plan.shortfalls),
     ):
         insert(connection, table, [{**key, **_columns(table, item)} for item in items])

@@ -5,6 +5,7 @@ from __future__ import annotations
 _TEXTS = {
     ("headroom", True): "without headroom: instances used to their whole rate",
     ("co-location", True): "with prefill and decode in different regions, KV moving for nothing",
+    ("co-location", False): "with prefill and decode of a model together in every region, no KV crossing",
     ("min_regions", True): "with every model in one region only",
     ("min_replicas", True): "without least counts of instances",
     ("n_plus_one", True): "without N+1: a phase's largest instance may not be lost",

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-LAKE_SCHEMA_VERSION = 7
+LAKE_SCHEMA_VERSION = 8
 USD_H = "USD/h"
 TOK_S = "tok/s"
 SHARD_SCHEMA = "shards"  # the schema of tables made of landed files; its folder under the root is `shards/`

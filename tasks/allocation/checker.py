@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from catalogs.types import Market
+from tasks.allocation.checker_figures import TOLERANCE, Totals, close, figure_faults
+from tasks.allocation.checker_moves import MoveRow, move_faults, sides
 from tasks.allocation.types import AllocationProblem, AllocationResult, ModelDemand, SharedQuota, SolveStatus
 
-# Relative: what sums of a few hundred floats can differ by, and less than any rate or price is known to.
-TOLERANCE = 1e-6
 _PLANNED = (SolveStatus.OPTIMAL, SolveStatus.GAP, SolveStatus.TIME_LIMIT, SolveStatus.SHORTFALL)
 
 
@@ -30,19 +30,6 @@ class DecisionRow:
     new_instances: int
     cost_usd_per_h: float
     market: Market = Market.ON_DEMAND
-
-
-@dataclass(frozen=True, slots=True)
-class Totals:
-    """The stated figures of an answer."""
-
-    status: SolveStatus
-    cost_usd_per_h: float
-    init_usd: float
-    lower_bound_usd: float
-    gap: float
-    theta: float
-    theta_upper: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +53,10 @@ def check_result(problem: AllocationProblem, result: AllocationResult) -> list[s
         result.gap,
         result.theta,
         result.theta_upper,
+        result.egress_usd_per_h,
     )
-    faults = check_decision(problem, rows, totals)
+    moves = [MoveRow(t.model, t.source, t.target, t.req_per_s, t.gbit_per_s, t.usd_per_h) for t in result.transfers]
+    faults = check_decision(problem, rows, totals, moves)
     if totals.status in _PLANNED and not close(result.objective_usd, result.cost_usd_per_h + result.init_usd):
         faults.append(
             f"objective {result.objective_usd} is not rent {result.cost_usd_per_h} + start-up {result.init_usd}"
@@ -75,19 +64,21 @@ def check_result(problem: AllocationProblem, result: AllocationResult) -> list[s
     return faults
 
 
-def check_decision(problem: AllocationProblem, rows: Sequence[DecisionRow], totals: Totals) -> list[str]:
-    """All rules on decision rows and stated totals."""
+def check_decision(
+    problem: AllocationProblem, rows: Sequence[DecisionRow], totals: Totals, moves: Sequence[MoveRow] = ()
+) -> list[str]:
+    """All rules on decision rows, on what moves between regions, and stated totals."""
     if totals.status not in _PLANNED:
         return [f"status {totals.status} carries no plan"]
     templates = template_facts(problem, rows)
-    faults = row_faults(problem, rows, templates)
+    faults = row_faults(problem, rows, templates) + move_faults(problem, moves)
     if faults:
         return faults  # the rules below would only repeat them in other words
     return [
         *capacity_faults(problem, rows, templates),
         *quota_faults(problem, rows, templates),
-        *demand_faults(problem, rows, totals, templates),
-        *cost_faults(problem, rows, totals),
+        *demand_faults(problem, rows, totals, templates, moves),
+        *cost_faults(problem, rows, totals, moves),
         *figure_faults(totals),
     ]
 
@@ -108,11 +99,6 @@ def template_facts(problem: AllocationProblem, rows: Iterable[DecisionRow]) -> d
             rate = tok_per_s * candidates.headroom / candidates.tokens_per_request
             facts[candidates.workload_id, template_id] = _Template(w, {c: n for c, n in nodes.items() if n}, rate)
     return facts
-
-
-def close(a: float, b: float, scale: float = 1e-3) -> bool:
-    """Whether two stated figures are one, within the tolerance; NaN is never close."""
-    return math.isclose(a, b, rel_tol=TOLERANCE, abs_tol=TOLERANCE * scale)
 
 
 def _is_whole(value: object) -> bool:
@@ -250,15 +236,30 @@ def served_req_per_s(
     demand: ModelDemand,
     rows: Iterable[DecisionRow],
     templates: dict[tuple[str, str], _Template],
+    moves: Sequence[MoveRow] = (),
 ) -> tuple[float, int]:
-    """What the rows serve of a model by its rules: req/s, its phases together in each region; and in how many regions."""
+    """What the rows serve of a model by its rules: req/s, its phases together in each region but for what ``moves``; and in how
+    many regions (where KV may cross them: by the phase that is in fewest)."""
     here: dict[tuple[str, str], list[tuple[int, Market, float]]] = defaultdict(list)
     for row in rows:
         here[row.region, row.workload_id].append((row.instances, row.market, delivered(problem, row, templates)))
-    per_region = [
-        min(counted_req_per_s(demand, here[region, w]) for w in demand.workload_ids) for region in demand.regions
-    ]
-    return math.fsum(per_region), sum(q > 0 for q in per_region)
+    counted = {(r, w): counted_req_per_s(demand, here[r, w]) for r in demand.regions for w in demand.workload_ids}
+    side = sides(problem, demand)
+    if side is None:
+        per_region = [min(counted[r, w] for w in demand.workload_ids) for r in demand.regions]
+        return math.fsum(per_region), sum(q > 0 for q in per_region)
+    own = [move for move in moves if move.model == demand.model]
+    total, regions = math.fsum(move.req_per_s for move in own), {w: 0 for w in demand.workload_ids}
+    for r in demand.regions:
+        sent = math.fsum(move.req_per_s for move in own if move.source == r)
+        taken = math.fsum(move.req_per_s for move in own if move.target == r)
+        spare = counted[r, side[0]] - sent, counted[r, side[1]] - taken
+        if min(spare) < -TOLERANCE * demand.planned_req_per_s:
+            return 0.0, 0  # more moves than is prefilled or decoded there: nothing of it is a plan
+        total += max(0.0, min(spare))
+        for w in demand.workload_ids:
+            regions[w] += counted[r, w] > 0
+    return total, min(regions.values())
 
 
 def counted_req_per_s(demand: ModelDemand, rows: Sequence[tuple[int, Market, float]]) -> float:
@@ -291,6 +292,7 @@ def demand_faults(
     rows: Sequence[DecisionRow],
     totals: Totals,
     templates: dict[tuple[str, str], _Template],
+    moves: Sequence[MoveRow] = (),
 ) -> list[str]:
     """Demand, co-location, minimum regions, released models, and the stated common share theta."""
     faults, shares = [], []
@@ -301,7 +303,7 @@ def demand_faults(
             if own:
                 faults.append(f"{demand.model} has no demand but {sum(r.instances for r in own)} instances")
             continue
-        served, regions = served_req_per_s(problem, demand, own, templates)
+        served, regions = served_req_per_s(problem, demand, own, templates, moves)
         shares.append(min(served / demand.planned_req_per_s, 1.0))
         want = totals.theta if short else 1.0
         if shares[-1] < want - TOLERANCE:
@@ -314,25 +316,34 @@ def demand_faults(
     theta = min(shares, default=1.0)
     if not close(totals.theta, theta, 1.0):
         faults.append(f"theta is stated as {totals.theta}, the least served share is {theta}")
-    if short and theta >= 1 - TOLERANCE and not _regions_missing(problem, rows, templates):
+    if short and theta >= 1 - TOLERANCE and not _regions_missing(problem, rows, templates, moves):
         faults.append("status shortfall, but nothing is missing")
     return faults
 
 
 def _regions_missing(
-    problem: AllocationProblem, rows: Sequence[DecisionRow], templates: dict[tuple[str, str], _Template]
+    problem: AllocationProblem,
+    rows: Sequence[DecisionRow],
+    templates: dict[tuple[str, str], _Template],
+    moves: Sequence[MoveRow],
 ) -> bool:
     for demand in problem.demands:
         own = [row for row in rows if row.workload_id in demand.workload_ids]
-        if demand.planned_req_per_s > 0 and served_req_per_s(problem, demand, own, templates)[1] < demand.min_regions:
+        regions = served_req_per_s(problem, demand, own, templates, moves)[1]
+        if demand.planned_req_per_s > 0 and regions < demand.min_regions:
             return True
     return False
 
 
-def cost_faults(problem: AllocationProblem, rows: Sequence[DecisionRow], totals: Totals) -> list[str]:
-    """Rent, start-up charge and budget."""
+def cost_faults(
+    problem: AllocationProblem, rows: Sequence[DecisionRow], totals: Totals, moves: Sequence[MoveRow] = ()
+) -> list[str]:
+    """Rent with what KV transfers cost, start-up charge and budget."""
     faults = []
-    rent = math.fsum(row.cost_usd_per_h for row in rows)
+    egress = math.fsum(move.usd_per_h for move in moves)
+    rent = math.fsum(row.cost_usd_per_h for row in rows) + egress
+    if not close(totals.egress_usd_per_h, egress):
+        faults.append(f"moving KV costs {egress} USD/h, stated as {totals.egress_usd_per_h}")
     if not close(totals.cost_usd_per_h, rent):
         faults.append(f"rent is {rent} USD/h, stated as {totals.cost_usd_per_h}")
     charge = math.fsum(row.cost_usd_per_h / row.instances * row.new_instances * problem.init_share for row in rows)
@@ -341,23 +352,4 @@ def cost_faults(problem: AllocationProblem, rows: Sequence[DecisionRow], totals:
     budget = problem.budget_usd_per_h
     if budget is not None and rent > budget * (1 + TOLERANCE) + TOLERANCE:
         faults.append(f"rent {rent} USD/h exceeds the budget of {budget}")
-    return faults
-
-
-def figure_faults(totals: Totals) -> list[str]:
-    """Bound, gap and theta against each other."""
-    faults = []
-    objective = totals.cost_usd_per_h + totals.init_usd
-    bound = totals.lower_bound_usd
-    if not 0 <= bound <= objective * (1 + TOLERANCE) + TOLERANCE:
-        faults.append(f"bound {bound} is not between 0 and the objective {objective}")
-    gap = (objective - bound) / objective if objective > 0 else 0.0
-    if not close(totals.gap, gap, 1.0):
-        faults.append(f"gap is {gap}, stated as {totals.gap}")
-    if not 0 <= totals.theta <= totals.theta_upper * (1 + TOLERANCE) <= 1 + 2 * TOLERANCE:
-        faults.append(f"theta {totals.theta} and its bound {totals.theta_upper} are out of order")
-    if totals.status is SolveStatus.OPTIMAL and not gap <= 2 * TOLERANCE:
-        faults.append(f"status optimal with a gap of {gap}")
-    if totals.status is not SolveStatus.SHORTFALL and totals.theta_upper != 1.0:
-        faults.append(f"all demand is met, but theta is bounded by {totals.theta_upper}")
     return faults

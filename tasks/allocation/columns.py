@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.allocation.column_kernels import price_and_fit, smallest, undominated
+from tasks.allocation.moves import links_of, phases_of
 from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates, delivered_share
 
 # Comparing every pair is quadratic; larger sets come out of the template frontier already, up to the cut at the demand.
@@ -81,13 +82,13 @@ def make_columns(problem: AllocationProblem, *, prune: bool = True) -> Columns:
     if not parts:
         return _no_columns(len(problem.node_configs))
     columns = Columns(*(np.concatenate([getattr(part, name) for part in parts]) for name in Columns.__slots__))
-    rows = _servable(problem, columns)
+    rows = servable(problem, columns)
     return columns if len(rows) == len(columns) else columns.select(rows)
 
 
-def _servable(problem: AllocationProblem, columns: Columns) -> NDArray[np.intp]:
-    """Rows in regions where every phase of the model has a column (a firm one where spot may not serve all): elsewhere an
-    instance would serve nobody."""
+def servable(problem: AllocationProblem, columns: Columns) -> NDArray[np.intp]:
+    """Rows in regions where every phase of the model has a column (a firm one where spot may not serve all), or where the one
+    in which KV comes or goes has: elsewhere an instance would serve nobody."""
     present = np.zeros((2, len(problem.candidates), len(problem.regions)), dtype=np.bool_)
     present[0, columns.workload, columns.region] = True
     firm = columns.is_firm(problem)
@@ -96,7 +97,15 @@ def _servable(problem: AllocationProblem, columns: Columns) -> NDArray[np.intp]:
     whole = np.zeros(present.shape[1:], dtype=np.bool_)
     for demand in problem.demands:
         phases = [ids[workload_id] for workload_id in demand.workload_ids]
-        whole[phases] = present[int(demand.max_spot_share < 1)][phases].all(axis=0)
+        there = present[int(demand.max_spot_share < 1)]
+        whole[phases] = there[phases].all(axis=0)
+        ends = phases_of(problem, demand)
+        for link in (problem.links[at] for at in links_of(problem, demand)):
+            assert ends is not None  # else it has no links
+            at_source = ids[ends[0]], problem.regions.index(link.source)
+            at_target = ids[ends[1]], problem.regions.index(link.target)
+            if there[at_source] and there[at_target]:
+                whole[at_source] = whole[at_target] = True
     return np.flatnonzero(whole[columns.workload, columns.region])
 
 

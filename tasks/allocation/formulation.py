@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -10,7 +11,11 @@ import numpy as np
 import pulp
 
 from tasks.allocation.columns import RATE_TOLERANCE, Columns
+from tasks.allocation.moves import gbit_per_s, usd_per_h
+from tasks.allocation.service import build_service
 from tasks.allocation.types import AllocationProblem, ModelDemand
+
+_NO_MOVE = 1e-9  # a smaller share is none
 
 
 class Goal(StrEnum):
@@ -37,12 +42,17 @@ class Target:
 @dataclass(slots=True)
 class Formulation:
     """A PuLP problem and the variables to read it by. ``instances[i]`` is that of column i; ``charges`` holds the
-    start-up charge of columns that have a variable for it."""
+    start-up charge of columns that have a variable for it; ``moves`` the shares whose KV takes a link, by (model, link)."""
 
     problem: pulp.LpProblem
     instances: list[pulp.LpVariable]
     missing_regions: list[pulp.LpVariable]
     charges: dict[int, pulp.LpVariable]
+    moves: dict[tuple[str, int], pulp.LpVariable]
+
+    def moved(self, values: Mapping[str, float]) -> dict[tuple[str, int], float]:
+        """The shares that move in an answer's ``values`` by variable name."""
+        return {key: max(values[v.name], 0.0) for key, v in self.moves.items() if values[v.name] > _NO_MOVE}
 
 
 def active_demands(problem: AllocationProblem) -> list[ModelDemand]:
@@ -62,19 +72,23 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
         variables   n_i instances, whole, 0..M_i; I_i >= 0 start-up charge (running columns only); q_mr in [0, 1] share
                     of m served from r; b_mr m is in r at all (binary); d_m regions missing of k_m (whole, 0 unless in
                     shortage); theta in [0, 1] common share; s_m in [0, 1] share of m missing; z_i column used (binary);
-                    L_wr >= 0 share of m that the largest instance of w in r serves (N+1; else 0)
-        objective   cost      min  sum_i p_i n_i + I_i, where I_i = K p_i n_i for columns that do not run
+                    L_wr >= 0 share of m that the largest instance of w in r serves (N+1; else 0); x_ml in [0, 1] share
+                    of m that prefills at the source of link l and decodes at its target (none where KV may not cross)
+        objective   cost      min  sum_i p_i n_i + I_i + sum_ml e_ml x_ml, where I_i = K p_i n_i for columns that do not
+                                   run, and e_ml is what moving the KV of all of m over l costs
                     theta     min  -theta + sum_m d_m           (a missing region outweighs any share)
                     shortage  min  sum_m v_m (s_m + d_m / k_m)  (a missing region counts as that share missing)
         constraints capacity   sum_i in k U_ic n_i <= A_kc
-                    phase      sum_i in w,r a_i n_i - L_wr >= q_mr   for every phase w of m: prefill and decode together
-                    firm       sum_i in w,r,F a_i n_i >= (1 - h_m) q_mr
+                    phase      sum_i in w,r a_i n_i - L_wr >= q_mr + y_wr   for every phase w of m: together but for
+                               y_wr, the sum of x_ml over links l that leave r (w prefill) or come to it (w decode)
+                    firm       sum_i in w,r,F a_i n_i >= (1 - h_m) (q_mr + y_wr)
                     loss       L_wr >= a_i z_i,  n_i <= M_i z_i      for i in w,r where m survives a loss
-                    replicas   q_mr <= b_mr,  sum_i in w,r n_i >= l_m b_mr
-                    demand     sum_r q_mr >= share | theta | 1 - s_m
+                    replicas   q_mr + y_wr <= b_mr,  sum_i in w,r n_i >= l_m b_mr   (b_wr per phase where m has links)
+                    demand     sum_r q_mr + sum_l x_ml >= share | theta | 1 - s_m
+                    bandwidth  sum_m g_ml x_ml <= G_l          Gbit/s of all of m's KV
                     start-up   I_i >= (n_i - n'_i) K p_i        removing is free
                     regions    sum_r b_mr + d_m >= k_m,  sum_i in w,r n_i >= b_mr
-                    budget     sum_i p_i n_i <= B               rent only
+                    budget     sum_i p_i n_i + sum_ml e_ml x_ml <= B   rent and what moves, not start-up
                     quota      sum_i (sum_c u_qkc U_ic) n_i <= Q_q   u_qkc units of quota q a node of c in pool k takes
 
     Rows are scaled to shares of demand, so coefficients stay within a few orders of magnitude.
@@ -90,13 +104,6 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
     cost_terms += [(charge, 1.0) for charge in charges.values()]
     _capacity(model, problem, columns, n)
     _quotas(model, problem, columns, n)
-    if problem.budget_usd_per_h is not None:
-        rent = [(n[i], float(p)) for i, p in enumerate(columns.price_usd_per_h)]
-        scale = max(1.0, problem.budget_usd_per_h)
-        model += (
-            pulp.LpAffineExpression([(v, p / scale) for v, p in rent]) <= problem.budget_usd_per_h / scale,
-            "budget",
-        )
     theta = pulp.LpVariable("theta", 0, 1) if goal is Goal.THETA else None
     may_miss = goal is Goal.SHORTAGE or target.shortage is not None
     soft_regions = goal is not Goal.COST or target.shortage is not None or target.missing_regions > 0
@@ -105,9 +112,10 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
     by_service: dict[tuple[int, int], list[int]] = defaultdict(list)
     for i, key in enumerate(zip(columns.workload.tolist(), columns.region.tolist(), strict=True)):
         by_service[key].append(i)
+    moves: dict[tuple[str, int], pulp.LpVariable] = {}
     for m, demand in enumerate(active_demands(problem)):
-        shares, present = _co_location(model, problem, columns, n, m, demand, by_service)
-        left = pulp.LpAffineExpression([(q, 1.0) for q in shares])
+        service = build_service(model, problem, columns, n, m, demand, by_service, moves)
+        left = pulp.LpAffineExpression([(q, 1.0) for q in service.served])
         if theta is not None:
             model += left - theta >= 0, f"demand{m}"
         elif may_miss:
@@ -117,10 +125,19 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
         else:
             model += left >= target.share, f"demand{m}"
         if demand.min_regions > 1:
-            slack = _min_regions(model, m, demand, present, soft=soft_regions)
+            slack = _min_regions(model, m, demand, service.present, soft=soft_regions)
             if slack is not None:
                 missing.append((slack, demand))
                 shortage_terms.append((slack, demand.weight / demand.min_regions))
+    egress = _links(model, problem, moves)
+    cost_terms += egress
+    if problem.budget_usd_per_h is not None:
+        paid = [*((n[i], float(p)) for i, p in enumerate(columns.price_usd_per_h)), *egress]
+        scale = max(1.0, problem.budget_usd_per_h)
+        model += (
+            pulp.LpAffineExpression([(v, p / scale) for v, p in paid]) <= problem.budget_usd_per_h / scale,
+            "budget",
+        )
     if goal is Goal.THETA:
         model.setObjective(pulp.LpAffineExpression([(theta, -1.0), *((d, 1.0) for d, _ in missing)]))
     elif goal is Goal.SHORTAGE:
@@ -131,7 +148,21 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
             model += pulp.LpAffineExpression(shortage_terms) <= target.shortage, "shortage"
         elif missing:
             model += pulp.lpSum(d for d, _ in missing) <= target.missing_regions, "missing_regions"
-    return Formulation(model, n, [d for d, _ in missing], charges)
+    return Formulation(model, n, [d for d, _ in missing], charges, moves)
+
+
+def _links(
+    model: pulp.LpProblem, problem: AllocationProblem, moves: dict[tuple[str, int], pulp.LpVariable]
+) -> list[tuple[pulp.LpVariable, float]]:
+    """The bandwidth rows; what every x_ml costs, as terms."""
+    demands = {d.model: d for d in problem.demands}
+    for at, link in enumerate(problem.links):
+        mine = [(x, gbit_per_s(demands[name])) for (name, of), x in moves.items() if of == at]
+        if mine and link.gbit_per_s is not None:
+            scale = max(1.0, *(g for _, g in mine))
+            terms = [(x, g / scale) for x, g in mine]
+            model += pulp.LpAffineExpression(terms) <= link.gbit_per_s / scale, f"bandwidth_{at}"
+    return [(x, usd_per_h(demands[name], problem.links[at])) for (name, at), x in moves.items()]
 
 
 def _start_up(
@@ -166,78 +197,16 @@ def _quotas(model: pulp.LpProblem, problem: AllocationProblem, columns: Columns,
             model += pulp.LpAffineExpression(terms) <= quota.limit, f"quota_{q}"
 
 
-def _co_location(
-    model: pulp.LpProblem,
-    problem: AllocationProblem,
-    columns: Columns,
-    n: list[pulp.LpVariable],
-    m: int,
-    demand: ModelDemand,
-    by_service: dict[tuple[int, int], list[int]],
-) -> tuple[list[pulp.LpVariable], list[pulp.LpVariable]]:
-    """The shares q_mr of a model, each held down by every phase of the model in that region and by the model's rules there,
-    and the b_mr, where its rules need them."""
-    workloads = _workload_rows(problem, demand)
-    is_firm = columns.is_firm(problem)
-    shares, present = [], []
-    for region in sorted(demand.regions):
-        r = problem.regions.index(region)
-        if not all(by_service.get((w, r)) for w in workloads):
-            continue
-        q = pulp.LpVariable(f"q{m}_{r}", 0, 1)
-        shares.append(q)
-        b = None
-        if demand.min_replicas > 1 or demand.min_regions > 1:
-            b = pulp.LpVariable(f"b{m}_{r}", 0, 1, cat=pulp.LpInteger)
-            present.append(b)
-            if demand.min_replicas > 1:
-                model += b - q >= 0, f"replicas_{m}_{r}"
-        for w in workloads:
-            name, mine = f"{m}_{r}_{w}", by_service[w, r]
-            firm = [i for i in mine if is_firm[i]]
-            terms = [(n[i], float(columns.share[i])) for i in mine]
-            if demand.survives_loss:
-                terms.append((_largest(model, columns, n, mine, name), -1.0))
-            model += pulp.LpAffineExpression(terms) - q >= 0, f"phase_{name}"
-            if demand.max_spot_share < 1:
-                supply = pulp.LpAffineExpression([(n[i], float(columns.share[i])) for i in firm])
-                model += supply - (1 - demand.max_spot_share) * q >= 0, f"firm_{name}"
-            if b is not None:
-                least = max(demand.min_replicas, 1 + int(demand.survives_loss))
-                model += pulp.LpAffineExpression([(n[i], 1) for i in mine]) - least * b >= 0, f"present_{name}"
-                if demand.max_spot_share < 1:
-                    model += pulp.LpAffineExpression([(n[i], 1) for i in firm]) - b >= 0, f"present_firm_{name}"
-    return shares, present
-
-
-def _largest(
-    model: pulp.LpProblem, columns: Columns, n: list[pulp.LpVariable], mine: list[int], name: str
-) -> pulp.LpVariable:
-    """The share L_wr that the largest instance among the columns ``mine`` serves, with its rows."""
-    largest = pulp.LpVariable(f"L{name}", 0)
-    for i in mine:
-        most = int(columns.max_instances[i])
-        is_used = n[i]
-        if most > 1:
-            is_used = pulp.LpVariable(f"z{i}", 0, 1, cat=pulp.LpInteger)
-            model += n[i] - most * is_used <= 0, f"used{i}"
-        model += largest - float(columns.share[i]) * is_used >= 0, f"loss{i}"
-    return largest
-
-
 def _min_regions(
-    model: pulp.LpProblem, m: int, demand: ModelDemand, present: list[pulp.LpVariable], *, soft: bool
+    model: pulp.LpProblem, m: int, demand: ModelDemand, present: list[list[pulp.LpVariable]], *, soft: bool
 ) -> pulp.LpVariable | None:
-    """The row that counts regions in which the model is; returns the slack d_m where some may be missing."""
+    """The rows that count regions in which the model is, by phase; returns the slack d_m where some may be missing."""
     slack = pulp.LpVariable(f"d{m}", 0, demand.min_regions, cat=pulp.LpInteger) if soft else None
-    total = pulp.LpAffineExpression([(b, 1) for b in present])
-    model += (total + slack if slack is not None else total) >= demand.min_regions, f"regions{m}"
+    for w, bs in enumerate(present or [[]]):
+        total = pulp.LpAffineExpression([(b, 1) for b in bs])
+        name = f"regions{m}_{w}" if w else f"regions{m}"
+        model += (total + slack if slack is not None else total) >= demand.min_regions, name
     return slack
-
-
-def _workload_rows(problem: AllocationProblem, demand: ModelDemand) -> list[int]:
-    ids = [candidates.workload_id for candidates in problem.candidates]
-    return [ids.index(workload_id) for workload_id in demand.workload_ids]
 
 
 def loosened(target: Target) -> Target:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +17,17 @@ from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns, make_columns
 from tasks.allocation.formulation import Goal, Target, active_demands, formulate, loosened
 from tasks.allocation.highs import MipStatus, solve_mip
+from tasks.allocation.moves import Moved
 from tasks.allocation.outcome import (
     OPTIMAL_GAP,
     make_result,
     no_plan,
-    objective_usd,
     regions_missing,
     relative_gap,
     served_shares,
+    total_usd,
     trim,
+    weighted_shortage,
 )
 from tasks.allocation.types import AllocationProblem, AllocationResult, Shortage, SolveLimits, SolveStatus
 from tasks.allocation.work import looks
@@ -33,11 +35,14 @@ from tasks.allocation.work import looks
 _DIRECT_COLUMNS = 400  # at most so many columns go to the ILP as they are
 _FIRST_COLUMNS = 300  # so many of least reduced cost make the first answer
 _NO_SHARE = 1e-9  # a common share below this is none
+_NO_ANSWER = "stopped before an answer to the shortage was found"
+_NO_SEARCH = "a quick plan, perhaps far from the best: no search for a better one came to an answer"
 
 
 @dataclass(frozen=True, slots=True)
 class GoalOutcome:
-    """Answer for one goal: ``counts`` per column (None: none found), a valid lower ``bound`` on the goal."""
+    """Answer for one goal: ``counts`` per column (None: none found) and the shares of demand that move, a valid lower
+    ``bound`` on the goal."""
 
     status: MipStatus
     counts: NDArray[np.int64] | None
@@ -45,6 +50,7 @@ class GoalOutcome:
     bound: float
     note: str = ""
     missing_regions: int = 0
+    moved: Moved = field(default_factory=dict)
 
 
 GoalSolver = Callable[
@@ -57,8 +63,8 @@ def solve_ilp(problem: AllocationProblem, limits: SolveLimits, *, allow_shortage
 
     The ILP is that of :func:`tasks.allocation.formulation.formulate`. The bound holds within the problem's candidates.
     ``allow_shortage=False`` answers INFEASIBLE instead of sharing out the shortage. Status: OPTIMAL (gap <= 1e-6), GAP
-    (ended by ``limits.gap`` or the limit on work), TIME_LIMIT, SHORTFALL, ERROR (the solver failed or its answer did not
-    hold; no plan).
+    (ended by ``limits.gap`` or the limit on work), TIME_LIMIT, SHORTFALL, ERROR (without shortages only: the solver failed or
+    its answer did not hold; no plan).
     """
     return allocate(problem, limits, solve_goal, allow_shortage=allow_shortage)
 
@@ -79,7 +85,7 @@ def allocate(
         found = goal_solver(problem, columns, Goal.COST, Target(), limits, clock, None)
     else:
         found = GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf)
-    if found.status is MipStatus.ERROR:
+    if found.status is MipStatus.ERROR and not allow_shortage:
         return no_plan(SolveStatus.ERROR, clock.spent(), found.note)
     if found.counts is None and found.status is not MipStatus.INFEASIBLE and clock.is_stopped:
         return no_plan(SolveStatus.TIME_LIMIT, clock.spent(), "stopped before a plan was found")
@@ -92,8 +98,8 @@ def allocate(
     if found.counts is None:
         return _solve_shortage(problem, columns, limits, clock, note, goal_solver)
     needed = {demand.model: 1.0 for demand in active_demands(problem)}
-    counts = trim(problem, columns, found.counts, needed)
-    gap = relative_gap(objective_usd(problem, columns, counts), found.bound)
+    counts = trim(problem, columns, found.counts, needed, found.moved)
+    gap = relative_gap(total_usd(problem, columns, counts, found.moved), found.bound)
     return make_result(
         problem,
         columns,
@@ -102,6 +108,7 @@ def allocate(
         lower_bound_usd=found.bound,
         solve_s=clock.spent(),
         note=note,
+        moved=found.moved,
     )
 
 
@@ -173,7 +180,8 @@ def _solve_over(
     counts = np.zeros(len(columns), dtype=np.int64)
     counts[rows] = [int(outcome.values[v.name]) for v in form.instances]
     missing = sum(int(outcome.values[v.name]) for v in form.missing_regions)
-    return GoalOutcome(outcome.status, counts, outcome.objective, outcome.bound, outcome.note, missing)
+    moved = form.moved(outcome.values)
+    return GoalOutcome(outcome.status, counts, outcome.objective, outcome.bound, outcome.note, missing, moved)
 
 
 def _solve_shortage(
@@ -207,28 +215,50 @@ def _solve_shortage(
     if problem.shortage is Shortage.UNIFORM:
         first = goal_solver(problem, columns, Goal.THETA, Target(), limits, clock, None)
         if first.counts is None:
-            status = SolveStatus.TIME_LIMIT if clock.is_stopped else SolveStatus.ERROR
-            return no_plan(status, clock.spent(), first.note or f"no answer to the shortage was found {_within(clock)}")
-        shares = served_shares(problem, columns, first.counts)
+            if clock.is_stopped:
+                return no_plan(SolveStatus.TIME_LIMIT, clock.spent(), first.note or _NO_ANSWER)
+            first, note = (
+                _last_resort(problem, columns, Goal.THETA, first),
+                _join(note, f"{_NO_SEARCH} {_within(clock)}"),
+            )
+        assert first.counts is not None
+        shares = served_shares(problem, columns, first.counts, first.moved)
         theta = min(shares.values())
         missing = first.missing_regions
         theta_upper = min(1.0, max(theta, missing - first.bound))
         if theta > _NO_SHARE:
             target = Target(share=theta, missing_regions=missing)
             needed = dict.fromkeys(shares, theta)
-            return _cheapest(
-                problem, columns, target, needed, first.counts, theta_upper, limits, clock, note, goal_solver
-            )
+            return _cheapest(problem, columns, target, needed, first, theta_upper, limits, clock, note, goal_solver)
         known = "can be served to every model" if theta_upper <= _NO_SHARE else f"was found {_within(clock)}"
         note = _join(note, f"no common share above 0 {known}; what there is goes by weight")
     second = goal_solver(problem, columns, Goal.SHORTAGE, Target(), limits, clock, None)
     if second.counts is None:
-        why = second.note or f"no answer to the shortage was found {_within(clock)}"
-        status = SolveStatus.TIME_LIMIT if clock.is_stopped else SolveStatus.ERROR
-        return no_plan(status, clock.spent(), why)
+        if clock.is_stopped:
+            return no_plan(SolveStatus.TIME_LIMIT, clock.spent(), second.note or _NO_ANSWER)
+        second, note = (
+            _last_resort(problem, columns, Goal.SHORTAGE, second),
+            _join(note, f"{_NO_SEARCH} {_within(clock)}"),
+        )
+    assert second.counts is not None
     note = _join(note, f"weighted missing share {second.objective:.6g}, at least {max(second.bound, 0.0):.6g}")
     target = Target(shortage=second.objective)
-    return _cheapest(problem, columns, target, None, second.counts, theta_upper, limits, clock, note, goal_solver)
+    return _cheapest(problem, columns, target, None, second, theta_upper, limits, clock, note, goal_solver)
+
+
+def _last_resort(problem: AllocationProblem, columns: Columns, goal: Goal, failed: GoalOutcome) -> GoalOutcome:
+    """The answer to a shortage where the search ``failed``: :func:`tasks.allocation.last_resort.some_plan`, with the bound
+    that the search leaves, or what holds of every plan: no share is above 1 and none missing below 0."""
+    from tasks.allocation.last_resort import some_plan
+
+    counts = some_plan(problem, columns, is_common=goal is Goal.THETA)
+    shares, missing = served_shares(problem, columns, counts), regions_missing(problem, columns, counts)
+    if goal is Goal.THETA:
+        objective, least = missing - min(shares.values()), -1.0
+    else:
+        objective, least = weighted_shortage(problem, columns, counts), 0.0
+    bound = min(max(failed.bound, least), objective)
+    return GoalOutcome(MipStatus.LIMIT, counts, objective, bound, missing_regions=missing)
 
 
 def _cheapest(
@@ -236,7 +266,7 @@ def _cheapest(
     columns: Columns,
     target: Target,
     needed: dict[str, float] | None,
-    start: NDArray[np.int64],
+    start: GoalOutcome,
     theta_upper: float,
     limits: SolveLimits,
     clock: Clock,
@@ -244,15 +274,19 @@ def _cheapest(
     goal_solver: GoalSolver,
 ) -> AllocationResult:
     """Least cost at an established shortage; ``start`` is what established it and the answer if time runs out."""
-    found = goal_solver(problem, columns, Goal.COST, loosened(target), limits, clock, start)
-    counts = start if found.counts is None else found.counts
-    shares = needed if needed is not None else served_shares(problem, columns, counts)
-    counts = trim(problem, columns, counts, shares)
+    assert start.counts is not None
+    found = goal_solver(problem, columns, Goal.COST, loosened(target), limits, clock, start.counts)
+    best = start if found.counts is None else found
+    assert best.counts is not None
+    shares = needed if needed is not None else served_shares(problem, columns, best.counts, best.moved)
+    counts = trim(problem, columns, best.counts, shares, best.moved)
     bound = found.bound if math.isfinite(found.bound) else 0.0
-    theta = min(served_shares(problem, columns, counts).values())
+    theta = min(served_shares(problem, columns, counts, best.moved).values())
     status = SolveStatus.SHORTFALL
     if theta >= 1.0 - 1e-9 and regions_missing(problem, columns, counts) == 0:
-        status = status_of(relative_gap(objective_usd(problem, columns, counts), bound), is_cut=clock.has_cut)
+        theta = theta_upper = 1.0
+        gap = relative_gap(total_usd(problem, columns, counts, best.moved), bound)
+        status = status_of(gap, is_cut=clock.has_cut)
     elif clock.has_cut:
         note = _join(note, f"{'a stop' if clock.is_stopped else 'the time limit'} ended the search")
     return make_result(
@@ -265,6 +299,7 @@ def _cheapest(
         theta_upper=max(theta, theta_upper),
         solve_s=clock.spent(),
         note=note,
+        moved=best.moved,
     )
 
 

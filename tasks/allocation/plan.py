@@ -114,6 +114,18 @@ class PlanWorkload(_Model):
     headroom_basis: str = "stated"
 
 
+class PlanTransfer(_Model):
+    """Requests of a model that prefill in one region and decode in another: their rate, and what their KV takes and costs."""
+
+    model: str
+    from_region: str
+    to_region: str
+    req_per_s: float
+    gbit_per_s: float
+    usd_per_gb: float
+    usd_per_h: float
+
+
 class PlanShortfall(_Model):
     """Demand of a workload that supply cannot meet, what binds, and the cheapest extra supply that would close it."""
 
@@ -160,7 +172,8 @@ class PlanBaselines(_Model):
 
 
 class Plan(_Model):
-    """A plan version. ``gap`` = (cost + init - bound) / (cost + init), within this library and these profiles."""
+    """A plan version. ``cost_usd_per_h`` is the rent of ``offers`` and ``egress_usd_per_h``, the sum of ``kv_transfers``.
+    ``gap`` = (cost + init - bound) / (cost + init), within this library and these profiles."""
 
     schema_version: int = Field(default=PLAN_SCHEMA_VERSION, alias="schema")
     scenario_id: str
@@ -183,19 +196,26 @@ class Plan(_Model):
     offers: tuple[PlanOffer, ...]
     shortfalls: tuple[PlanShortfall, ...]
     warnings: tuple[PlanWarning, ...]
+    egress_usd_per_h: float = 0.0
+    kv_transfers: tuple[PlanTransfer, ...] = ()
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 def decision_hash(plan: Plan) -> str:
-    """Hash of what a plan decides: instances, nodes to rent, rates missing. Two plans alike in it are one decision.
+    """Hash of what a plan decides: instances, nodes to rent, between which regions KV moves, rates missing. Two plans alike
+    in it are one decision.
 
     Prices, costs, bounds, times and how many instances are new are left out: they change while the decision stands.
     """
     instances = [(row.region, row.template_id, row.market.value, row.instances) for row in plan.instances]
     offers = [(row.region, row.node_config, row.instance_type, row.market.value, row.nodes) for row in plan.offers]
+    moves = [(row.model, row.from_region, row.to_region) for row in plan.kv_transfers]
     missing = [(row.workload_id, f"{row.missing_tok_per_s:.6g}") for row in plan.shortfalls]
-    return short_hash({"instances": sorted(instances), "offers": sorted(offers), "shortfalls": sorted(missing)})
+    decided: dict[str, Any] = {"instances": sorted(instances), "offers": sorted(offers), "shortfalls": sorted(missing)}
+    if moves:  # left out where there are none: decisions from before there were any stay known
+        decided["kv_transfers"] = sorted(moves)
+    return short_hash(decided)
 
 
 def plan_json_schema() -> dict[str, Any]:

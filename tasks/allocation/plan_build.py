@@ -22,6 +22,7 @@ from tasks.allocation.plan import (
     PlanShortfall,
     PlanStage,
     PlanState,
+    PlanTransfer,
     PlanWarning,
     PlanWorkload,
 )
@@ -101,6 +102,24 @@ def build_plan(
             for row in shortfalls
         ),
         warnings=tuple(warnings),
+        egress_usd_per_h=result.egress_usd_per_h,
+        kv_transfers=_transfers(problem, result),
+    )
+
+
+def _transfers(problem: AllocationProblem, result: AllocationResult) -> tuple[PlanTransfer, ...]:
+    price = {(link.source, link.target): link.usd_per_gb for link in problem.links}
+    return tuple(
+        PlanTransfer(
+            model=row.model,
+            from_region=row.source,
+            to_region=row.target,
+            req_per_s=row.req_per_s,
+            gbit_per_s=row.gbit_per_s,
+            usd_per_gb=price[row.source, row.target],
+            usd_per_h=row.usd_per_h,
+        )
+        for row in result.transfers
     )
 
 

@@ -19,11 +19,8 @@ import pyarrow as pa
 
 from catalogs.types import Offer
 from tasks.allocation.checker import (
-    TOLERANCE,
     DecisionRow,
-    Totals,
     check_decision,
-    close,
     delivered,
     nodes_used,
     place,
@@ -32,6 +29,8 @@ from tasks.allocation.checker import (
     served_req_per_s,
     template_facts,
 )
+from tasks.allocation.checker_figures import TOLERANCE, Totals, close
+from tasks.allocation.checker_moves import MoveRow
 from tasks.allocation.plan import HEADROOM_BASES, PLAN_SCHEMA_VERSION, Plan, PlanInstance, PlanShortfall, PlanStage
 from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
 
@@ -72,8 +71,10 @@ def check_plan(problem: AllocationProblem, plan: Plan, facts: PlanFacts) -> list
         plan.gap,
         plan.theta,
         plan.theta_upper,
+        plan.egress_usd_per_h,
     )
-    faults = check_decision(problem, rows, totals)
+    moves = _moves(plan)
+    faults = check_decision(problem, rows, totals, moves)
     if faults:
         return faults
     templates = {row["template_id"]: row for row in _wanted(facts.templates, {r.template_id for r in rows})}
@@ -81,8 +82,26 @@ def check_plan(problem: AllocationProblem, plan: Plan, facts: PlanFacts) -> list
         *_header_faults(plan),
         *(fault for r in plan.instances for fault in _instance_faults(problem, r, templates.get(r.template_id), facts)),
         *_offer_faults(problem, plan, rows, facts),
+        *_price_faults(problem, plan),
         *_workload_faults(problem, plan, rows, facts),
         *_shortfall_faults(problem, plan, rows),
+    ]
+
+
+def _moves(plan: Plan) -> list[MoveRow]:
+    return [
+        MoveRow(t.model, t.from_region, t.to_region, t.req_per_s, t.gbit_per_s, t.usd_per_h) for t in plan.kv_transfers
+    ]
+
+
+def _price_faults(problem: AllocationProblem, plan: Plan) -> list[str]:
+    """What moving KV is said to cost per GB."""
+    price = {(link.source, link.target): link.usd_per_gb for link in problem.links}
+    return [
+        f"KV from {row.from_region} to {row.to_region} costs {price[row.from_region, row.to_region]} USD/GB, "
+        f"stated as {row.usd_per_gb}"
+        for row in plan.kv_transfers
+        if not close(row.usd_per_gb, price[row.from_region, row.to_region])
     ]
 
 
@@ -244,8 +263,8 @@ def _offer_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow
     if {key: n for key, n in rented.items() if n} != used or any(row.nodes < 1 for row in plan.offers):
         faults.append(f"nodes rented {dict(rented)} are not the nodes used {dict(used)}")
     bill = math.fsum(row.nodes * row.price_usd_per_h for row in plan.offers)
-    if not close(bill, plan.cost_usd_per_h):
-        faults.append(f"the offers cost {bill} USD/h, the plan states {plan.cost_usd_per_h}")
+    if not close(bill, plan.cost_usd_per_h - plan.egress_usd_per_h):
+        faults.append(f"the offers cost {bill} USD/h, the plan states {plan.cost_usd_per_h - plan.egress_usd_per_h}")
     return faults
 
 
@@ -261,15 +280,17 @@ def _candidates(problem: AllocationProblem, workload_id: str) -> WorkloadCandida
     return next(c for c in problem.candidates if c.workload_id == workload_id)
 
 
-def _missing_req_per_s(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow]) -> float:
+def _missing_req_per_s(
+    problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow], moves: list[MoveRow]
+) -> float:
     own = [row for row in rows if row.workload_id in demand.workload_ids]
-    missing = demand.planned_req_per_s - served_req_per_s(problem, demand, own, template_facts(problem, own))[0]
+    missing = demand.planned_req_per_s - served_req_per_s(problem, demand, own, template_facts(problem, own), moves)[0]
     return missing if missing > demand.planned_req_per_s * TOLERANCE else 0.0
 
 
-def _regions_of(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow]) -> int:
+def _regions_of(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow], moves: list[MoveRow]) -> int:
     own = [row for row in rows if row.workload_id in demand.workload_ids]
-    return served_req_per_s(problem, demand, own, template_facts(problem, own))[1]
+    return served_req_per_s(problem, demand, own, template_facts(problem, own), moves)[1]
 
 
 def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow], facts: PlanFacts) -> list[str]:
@@ -291,7 +312,7 @@ def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[Decision
         whole = math.fsum(r.instances * r.throughput_tok_per_s * _delivered(problem, r) for r in own)
         supplied = whole * c.headroom
         cost = math.fsum(r.instances * r.cost_usd_per_h for r in own)
-        served = planned - _missing_req_per_s(problem, demand, rows) * c.tokens_per_request
+        served = planned - _missing_req_per_s(problem, demand, rows, _moves(plan)) * c.tokens_per_request
         unit = cost / (served * 0.0036) if served > planned * TOLERANCE else None
         figures = (
             ("planned_tok_per_s", row.planned_tok_per_s, planned),
@@ -309,7 +330,8 @@ def _shortfall_faults(problem: AllocationProblem, plan: Plan, rows: list[Decisio
     faults = []
     expected: dict[str, float] = {}
     for demand in problem.demands:
-        missing, regions = _missing_req_per_s(problem, demand, rows), _regions_of(problem, demand, rows)
+        missing = _missing_req_per_s(problem, demand, rows, _moves(plan))
+        regions = _regions_of(problem, demand, rows, _moves(plan))
         if missing > 0 or (demand.planned_req_per_s > 0 and regions < demand.min_regions):
             for workload_id in demand.workload_ids:
                 expected[workload_id] = missing * _candidates(problem, workload_id).tokens_per_request
@@ -324,7 +346,7 @@ def _shortfall_faults(problem: AllocationProblem, plan: Plan, rows: list[Decisio
         if not row.cheapest_extra.strip():
             faults.append(f"shortfall of {row.workload_id}: nothing is said of what would close it")
         demand = next(d for d in problem.demands if row.workload_id in d.workload_ids)
-        regions = _regions_of(problem, demand, rows)
+        regions = _regions_of(problem, demand, rows, _moves(plan))
         few, text = regions < demand.min_regions > 1, f"regions ({regions} of {demand.min_regions})"
         if few != ("regions (" in row.binding) or (few and text not in row.binding):
             faults.append(f"shortfall of {row.workload_id}: of its binding {row.binding!r}, {text} is true")
@@ -343,12 +365,28 @@ def _binding_quotas(problem: AllocationProblem, useful: np.ndarray, used: Mappin
     return texts
 
 
+def _rules_on(problem: AllocationProblem, workload_id: str) -> set[str]:
+    """The rules of a workload's model that may hold it down, by their keys in a scenario."""
+    demand = next(d for d in problem.demands if workload_id in d.workload_ids)
+    is_on = {
+        "n_plus_one": demand.survives_loss,
+        "min_replicas": demand.min_replicas > 1,
+        "max_spot_share": demand.max_spot_share < 1,
+        "node_configs": demand.node_configs is not None or len(demand.excluded) > 0,
+    }
+    return {rule for rule, is_there in is_on.items() if is_there}
+
+
 def _binding_faults(problem: AllocationProblem, row: PlanShortfall, used: Mapping[tuple[str, str], int]) -> list[str]:
     """Each configuration said to bind must be sold there, usable by the workload, and wholly used."""
     faults = []
     useful = np.asarray((_candidates(problem, row.workload_id).counts > 0).any(axis=0))
     for part in row.binding.split("; "):
         if part in ("budget", "no single configuration") or part.startswith("regions ("):
+            continue
+        if part.startswith("rule "):
+            if part.removeprefix("rule ") not in _rules_on(problem, row.workload_id):
+                faults.append(f"shortfall of {row.workload_id}: {part!r} is no rule of its model")
             continue
         if part.startswith("quota "):
             if part not in _binding_quotas(problem, useful, used):

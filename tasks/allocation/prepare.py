@@ -14,7 +14,15 @@ from catalogs.errors import CoralError, HeldError, NothingFitsError, UnknownName
 from catalogs.ids import parse_combination_id
 from catalogs.types import Basis, Phase
 from catalogs.wording import counted
-from tasks.allocation.types import AllocationProblem, ModelDemand, Pool, SharedQuota, Shortage, WorkloadCandidates
+from tasks.allocation.types import (
+    AllocationProblem,
+    KvLink,
+    ModelDemand,
+    Pool,
+    SharedQuota,
+    Shortage,
+    WorkloadCandidates,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ def build_problem(
     budget_usd_per_h: float | None = None,
     pools: Sequence[Pool] = (),
     outage: Mapping[tuple[str, str], float] | None = None,
+    links: Sequence[KvLink] = (),
 ) -> AllocationProblem:
     """The online problem of these inputs.
 
@@ -61,7 +70,7 @@ def build_problem(
     configuration); absent, None or NaN = not sold there. ``capacity`` must hold every pair that has a price.
     ``running``: instances by (pool name, template id). ``quotas``: limits over several configurations of a region.
     ``pools``: the markets of the regions (default: on demand in each); ``outage``: hours lost per hour of service, by
-    (pool name, node configuration), of what is interrupted at all.
+    (pool name, node configuration), of what is interrupted at all. ``links``: between which regions KV may move.
 
     Raises HeldError where a demand is unknown (None or NaN), NothingFitsError where a workload with demand has no
     template that its regions sell, UnknownNameError for a region or workload not listed, CoralError for a value out of
@@ -94,6 +103,15 @@ def build_problem(
             raise UnknownNameError("region", quota.region, regions, where=f"quota {quota.name}")
         if quota.limit < 0 or any(units < 0 for units in quota.units.values()):
             raise CoralError(f"quota {quota.name} has a negative limit or unit", remedy="give 0 or more")
+    for link in links:
+        for region in (link.source, link.target):
+            if region not in regions:
+                raise UnknownNameError("region", region, regions, where="KV that crosses regions")
+        if not (link.usd_per_gb >= 0 and (link.gbit_per_s is None or link.gbit_per_s >= 0)):
+            raise CoralError(
+                f"KV from {link.source} to {link.target} costs {link.usd_per_gb} USD/GB at {link.gbit_per_s} Gbit/s",
+                remedy="give 0 or more",
+            )
     for key, count in (running or {}).items():
         if count < 0:
             raise CoralError(
@@ -114,6 +132,7 @@ def build_problem(
         budget_usd_per_h=budget_usd_per_h,
         pools=pools,
         outage=_outage_matrix(names, node_configs, outage) if outage else None,
+        links=tuple(links),
     )
 
 

@@ -14,7 +14,8 @@ from catalogs.types import Market
 from tasks.allocation.columns import RATE_TOLERANCE, Columns, make_columns, planned_req_per_s, usable
 from tasks.allocation.formulation import Formulation, Goal, formulate
 from tasks.allocation.highs import MipStatus, solve_mip
-from tasks.allocation.outcome import served_by_region
+from tasks.allocation.moves import links_left, moved_of
+from tasks.allocation.outcome import regions_of, served_by_region
 from tasks.allocation.types import (
     AllocationProblem,
     AllocationResult,
@@ -28,6 +29,7 @@ from tasks.allocation.work import looks
 # Extra rent counts a little, so that of two supplies at equal extra price the one with the cheaper plan is named.
 _RENT_WEIGHT = 1e-3
 _NOTHING_MISSING = 1e-6  # as the checker sees it
+_MORE = 1e-3  # a rule whose lifting serves less than this more does not bind
 # More nodes than any demand takes, and far from overflow.
 _AMPLE_NODES = 1 << 40
 _GAP, _WORK, _TIME_S = 1e-3, 300, 60.0
@@ -61,6 +63,7 @@ class Shortfall:
     ``extra``: cheapest extra nodes for its model while the plan's other models keep theirs; ``extra_rent_usd_per_h`` is
     what the plan's rent grows by with them. Empty with ``reason`` where nothing sold would close it, or nothing is needed.
     ``quotas`` are the quotas over several configurations that are spent, as texts.
+    ``rules``: those of the model without each of which the same supply would serve more of it.
     ``regions`` is (served from, wanted) where a model that wants several regions is in fewer, else None.
     """
 
@@ -70,6 +73,7 @@ class Shortfall:
     quotas: tuple[str, ...]
     budget_binds: bool
     regions: tuple[int, int] | None
+    rules: tuple[str, ...]
     extra: tuple[ExtraNodes, ...]
     extra_rent_usd_per_h: float
     reason: str
@@ -82,6 +86,7 @@ class Shortfall:
             parts.append("budget")
         if self.regions:
             parts.append(f"regions ({self.regions[0]} of {self.regions[1]})")
+        parts += [f"rule {rule}" for rule in self.rules]
         return "; ".join(parts) or "no single configuration"
 
     def extra_text(self) -> str:
@@ -113,6 +118,7 @@ def explain_shortfalls(
         is_short = missing > demand.planned_req_per_s * _NOTHING_MISSING
         if not is_short and regions >= demand.min_regions:
             continue
+        rules = _binding_rules(problem, result, demand, got) if is_short else ()
         extra, extra_rent, reason = _cheapest_extra(problem, result, demand, used, limits)
         budget = problem.budget_usd_per_h
         budget_binds = budget is not None and not reason and rent + extra_rent > budget * (1 + RATE_TOLERANCE)
@@ -124,6 +130,7 @@ def explain_shortfalls(
                 quotas=_binding_quotas(problem, candidates.counts[usable(problem, candidates, demand)], demand, used),
                 budget_binds=budget_binds,
                 regions=(regions, demand.min_regions) if regions < demand.min_regions > 1 else None,
+                rules=rules,
                 extra=extra,
                 extra_rent_usd_per_h=extra_rent,
                 reason=reason,
@@ -132,6 +139,32 @@ def explain_shortfalls(
             if candidates.workload_id in demand.workload_ids
         )
     return tuple(_with_cause(problem, result, row, rows) for row in rows)
+
+
+def _binding_rules(
+    problem: AllocationProblem, result: AllocationResult, demand: ModelDemand, got: float
+) -> tuple[str, ...]:
+    """Rules of the model's own without each of which it would be served more than ``got`` req/s, all other models keeping
+    what they have: a plan of that kind is at hand."""
+    from tasks.allocation.last_resort import some_plan
+    from tasks.allocation.without import alone, lifting
+
+    is_on = {
+        "n_plus_one": demand.survives_loss,
+        "min_replicas": demand.min_replicas > 1,
+        "max_spot_share": demand.max_spot_share < 1 and not all(pool.is_firm for pool in problem.pools),
+        "node_configs": bool(demand.excluded) or demand.node_configs is not None,
+    }
+    others = [row for row in result.instances if row.workload_id not in demand.workload_ids]
+    binding = []
+    for rule in (rule for rule, is_there in is_on.items() if is_there):
+        freer = lifting(alone(problem, others, demand, result.transfers), rule)
+        columns = make_columns(freer)
+        counts = some_plan(freer, columns, is_common=True)
+        share = float(served_by_region(freer, columns, counts, freer.demands[0]).sum()) / demand.planned_req_per_s
+        if min(share, 1.0) > got / demand.planned_req_per_s + _MORE:
+            binding.append(rule)
+    return tuple(binding)
 
 
 def _with_cause(
@@ -176,10 +209,10 @@ def used_nodes(problem: AllocationProblem, instances: Iterable[Instance]) -> NDA
 
 
 def served(problem: AllocationProblem, result: AllocationResult, demand: ModelDemand) -> tuple[float, int]:
-    """Requests/s served with the phases together per region, and from how many regions."""
+    """Requests/s served with the phases together per region but for what moves, and from how many regions."""
     columns, counts = as_columns(problem, [row for row in result.instances if row.workload_id in demand.workload_ids])
-    per_region = served_by_region(problem, columns, counts, demand)
-    return math.fsum(per_region), int((per_region > 0).sum())
+    per_region = served_by_region(problem, columns, counts, demand, moved_of(problem, result.transfers))
+    return math.fsum(per_region), regions_of(problem, columns, counts, demand)
 
 
 def as_columns(problem: AllocationProblem, instances: Sequence[Instance]) -> tuple[Columns, NDArray[np.int64]]:
@@ -267,6 +300,7 @@ def _cheapest_extra(
         running={},
         budget_usd_per_h=None,
         quotas=(),
+        links=links_left(problem, [row for row in result.transfers if row.model != demand.model]),
     )
     columns = make_columns(alone)
     if len(columns) == 0:

@@ -61,6 +61,9 @@ class ModelDemand:
     - with ``survives_loss`` (N+1) it is still served when the phase's largest instance there is lost.
 
     ``node_configs``: the only ones its instances may use (None = any); ``excluded``: those they may not use.
+
+    ``kv_gb_per_request``: what prefill hands to decode, GB (10^9 bytes). Where :class:`KvLink` s let it cross regions, the
+    rules above hold of each phase by itself: ``min_regions`` is of regions in which a phase counts.
     """
 
     model: str
@@ -74,6 +77,30 @@ class ModelDemand:
     survives_loss: bool = False
     node_configs: tuple[str, ...] | None = None
     excluded: tuple[str, ...] = ()
+    kv_gb_per_request: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class KvLink:
+    """KV caches may move from prefill in region ``source`` to decode in ``target``, at a price for what leaves and within a
+    bandwidth that all models share (None = no cap)."""
+
+    source: str
+    target: str
+    usd_per_gb: float
+    gbit_per_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class KvTransfer:
+    """``req_per_s`` requests of a model prefill in ``source`` and decode in ``target``: what their KV takes and costs."""
+
+    model: str
+    source: str
+    target: str
+    req_per_s: float
+    gbit_per_s: float
+    usd_per_h: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +148,8 @@ class AllocationProblem:
     instances by (pool name, template_id): only instances beyond them pay ``init_share`` (K) of an hour's price. Capacity
     counts nodes already held too. ``budget_usd_per_h`` caps the rent, not the start-up charge. ``forbidden``: (pool name,
     template_id) that may not be used there. ``outage`` [pools, node_configs]: hours lost to interruptions per hour of
-    service, of one node (None: none anywhere); see :func:`delivered_share`."""
+    service, of one node (None: none anywhere); see :func:`delivered_share`. ``links``: between which regions KV may move; the
+    budget caps its price with the rent."""
 
     regions: tuple[str, ...]
     node_configs: tuple[str, ...]
@@ -138,6 +166,7 @@ class AllocationProblem:
     forbidden: frozenset[tuple[str, str]] = frozenset()
     pools: tuple[Pool, ...] = ()
     outage: NDArray[np.float64] | None = None
+    links: tuple[KvLink, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.pools:
@@ -209,9 +238,10 @@ class Instance:
 
 @dataclass(frozen=True, slots=True)
 class AllocationResult:
-    """Answer of a solver. ``cost_usd_per_h`` is rent only, ``init_usd`` the start-up charge; ``objective_usd`` their
-    sum, ``lower_bound_usd`` a valid bound on it within this library and these profiles; ``gap`` = (objective - bound)
-    / objective. ``theta`` is the common share of demand that is met (1 = all), ``theta_upper`` a certified upper bound."""
+    """Answer of a solver. ``cost_usd_per_h`` is rent and ``egress_usd_per_h``, what ``transfers`` of KV cost; ``init_usd`` the
+    start-up charge; ``objective_usd`` their sum, ``lower_bound_usd`` a valid bound on it within this library and these
+    profiles; ``gap`` = (objective - bound) / objective. ``theta`` is the common share of demand that is met (1 = all),
+    ``theta_upper`` a certified upper bound."""
 
     status: SolveStatus
     instances: tuple[Instance, ...]
@@ -224,3 +254,5 @@ class AllocationResult:
     theta_upper: float
     solve_s: float
     note: str = ""
+    transfers: tuple[KvTransfer, ...] = ()
+    egress_usd_per_h: float = 0.0

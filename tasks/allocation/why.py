@@ -85,7 +85,9 @@ def rules_of(problem: AllocationProblem) -> list[Rule]:
     if any(c.headroom < 1 for c in problem.candidates):
         whole = tuple(replace(c, headroom=1.0) for c in problem.candidates)
         rules.append(Rule("headroom", True, replace(problem, candidates=whole)))
-    if any(len(d.workload_ids) > 1 and len(d.regions) > 1 for d in problem.demands):
+    if problem.links:
+        rules.append(Rule("co-location", False, replace(problem, links=())))
+    elif any(len(d.workload_ids) > 1 and len(d.regions) > 1 for d in problem.demands):
         rules.append(Rule("co-location", True, apart(problem)))
     is_on = {
         "min_regions": any(d.min_regions > 1 for d in problem.demands),
@@ -165,16 +167,16 @@ class _Explainer:
     def _narrow(self) -> None:
         """Duals on the supply of the LP over covers, the bound at them, and the problem of few enough columns."""
         whole = self._whole
-        columns = make_columns(whole)
-        models = model_blocks(whole, columns, 1.0)
+        columns, loose = make_columns(whole), _loose(whole)
+        models = model_blocks(loose, columns, 1.0)
         self._problem, self._left_out, self._elsewhere = self._whole, frozenset[str](), math.inf
         nothing = np.zeros(whole.capacity_nodes.shape)
         self._duals, self._at_duals = Duals(nothing, 0.0, np.zeros(len(models)), np.zeros(len(whole.quotas))), 0.0
         if not models:
             return
         limits = SolveLimits(gap=_GAP, time_s=self._time_s / 4)
-        self._duals = generate(whole, columns, models, _grid(models), limits, Clock(limits)).duals
-        self._at_duals, _ = joint_bound(whole, models, self._duals, _grid(models))
+        self._duals = generate(loose, columns, models, _grid(models), limits, Clock(limits)).duals
+        self._at_duals, _ = joint_bound(loose, models, self._duals, _grid(models))
         self._bound = max(self._bound, min(self._at_duals, self._cost))
         if len(columns) <= _MOST_COLUMNS:
             return
@@ -258,9 +260,11 @@ class _Explainer:
         """Lower ``high`` to a plan in which only the case's model changes and all others keep what they have."""
         demand = next(d for d in case.problem.demands if d.model == case.model)
         others = [row for row in self._result.instances if row.workload_id not in demand.workload_ids]
-        found = self._solve(alone(case.problem, others, demand), time_s)
+        carried = [row for row in self._result.transfers if row.model != case.model]
+        found = self._solve(alone(case.problem, others, demand, carried), time_s)
         if is_plan(found):
-            self._take(case, self._objective(others) + found.objective_usd, (*others, *found.instances))
+            kept = self._objective(others) + math.fsum(row.usd_per_h for row in carried)
+            self._take(case, kept + found.objective_usd, (*others, *found.instances))
 
     def _solve_case(self, case: _Case, time_s: float) -> None:
         found = self._solve(case.problem, time_s)
@@ -280,9 +284,10 @@ class _Explainer:
             if case.known.is_exact or self._left() < _LEAST_S:
                 continue
             problem = whole.get(rule.rule, case.problem)
-            models = model_blocks(problem, make_columns(problem), 1.0)
+            loose = _loose(problem)
+            models = model_blocks(loose, make_columns(problem), 1.0)
             if all(len(model.blocks) >= model.wanted for model in models):
-                low, _ = joint_bound(problem, models, self._duals, _grid(models))
+                low, _ = joint_bound(loose, models, self._duals, _grid(models))
                 case.known = case.known.within(Range(max(low, 0.0), case.known.high))
 
     def _solve(self, problem: AllocationProblem, time_s: float) -> AllocationResult:
@@ -335,6 +340,11 @@ class _Explainer:
                 )
             )
         return tuple(rows)
+
+
+def _loose(problem: AllocationProblem) -> AllocationProblem:
+    """A problem of covers that no plan of ``problem`` costs less than: where KV may cross regions, with its phases apart."""
+    return apart(problem) if problem.links else problem
 
 
 def _grid(models: Sequence[ModelBlocks]) -> Grid:

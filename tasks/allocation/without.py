@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from tasks.allocation.moves import links_left
 from tasks.allocation.shortfalls import served, used_nodes
 from tasks.allocation.types import (
     AllocationProblem,
     AllocationResult,
     Instance,
+    KvTransfer,
     ModelDemand,
     SolveStatus,
     WorkloadCandidates,
@@ -100,7 +102,7 @@ def apart(problem: AllocationProblem) -> AllocationProblem:
         for demand in problem.demands
         for workload_id in demand.workload_ids
     )
-    return replace(problem, demands=demands)
+    return replace(problem, demands=demands, links=())
 
 
 def lifting(problem: AllocationProblem, rule: str) -> AllocationProblem:
@@ -126,22 +128,30 @@ def as_served(problem: AllocationProblem, result: AllocationResult) -> Allocatio
     return replace(problem, demands=tuple(demands))
 
 
-def alone(problem: AllocationProblem, others: Iterable[Instance], demand: ModelDemand) -> AllocationProblem:
-    """One model's problem while ``others`` (of all other models) keep their nodes, quota units and rent."""
-    rows = list(others)
+def alone(
+    problem: AllocationProblem,
+    others: Iterable[Instance],
+    demand: ModelDemand,
+    transfers: Iterable[KvTransfer] = (),
+) -> AllocationProblem:
+    """One model's problem while ``others`` (of all other models) keep their nodes, quota units and rent, and what of
+    ``transfers`` is theirs its bandwidth and price."""
+    rows, carried = list(others), [row for row in transfers if row.model != demand.model]
     taken = used_nodes(problem, rows)
     quotas = []
     for quota in problem.quotas:
         left = quota.limit - int((taken * problem.quota_units(quota)).sum())
         quotas.append(replace(quota, limit=max(left, 0)))
     budget = problem.budget_usd_per_h
+    paid = sum(row.cost_usd_per_h for row in rows) + sum(row.usd_per_h for row in carried)
     return replace(
         problem,
         capacity_nodes=np.maximum(problem.capacity_nodes - taken, 0),
         candidates=tuple(c for c in problem.candidates if c.workload_id in demand.workload_ids),
         demands=(demand,),
         quotas=tuple(quotas),
-        budget_usd_per_h=None if budget is None else max(budget - sum(row.cost_usd_per_h for row in rows), 0.0),
+        links=links_left(problem, carried),
+        budget_usd_per_h=None if budget is None else max(budget - paid, 0.0),
     )
 
 

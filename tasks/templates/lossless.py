@@ -36,6 +36,7 @@ LOSSLESS: frozenset[str] = frozenset(
         "quotas",
         "budget_usd_per_h",
         "min_regions",
+        "cross_region_kv",  # what moves is of requests, whatever serves them
         "shortage",
         "headroom",  # one share per phase
         "demand_percentile",

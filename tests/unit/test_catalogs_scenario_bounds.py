@@ -11,7 +11,8 @@ import pytest
 from pydantic import BaseModel
 from scenario_cases import NUMBERS, M, Path_, assert_one, check, key, with_value
 
-from catalogs.scenario_schema import LEAST_DEMAND, MOST_DEMAND, MOST_NODES, Scenario, Within
+from catalogs.scenario_parts import Within
+from catalogs.scenario_schema import LEAST_DEMAND, MOST_DEMAND, MOST_NODES, Scenario
 from catalogs.tables import DATA_DIR, schema_of
 
 HUGE_OR_TINY = [1e308, 1.7976931348623157e308, 2**63, 10**25, 10**400, -(10**400), 1e-300, 5e-324]

@@ -25,7 +25,7 @@ from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.formulation import Formulation, Goal, Target, formulate
 from tasks.allocation.highs import MipStatus, solve_mip
 from tasks.allocation.ilp import GoalOutcome
-from tasks.allocation.outcome import objective_usd, relative_gap
+from tasks.allocation.outcome import relative_gap, total_usd
 from tasks.allocation.types import AllocationProblem, SolveLimits
 from tasks.allocation.work import looks
 
@@ -144,10 +144,11 @@ def _improve(
         return best, outcome.bound
     counts = np.zeros(len(columns), dtype=np.int64)
     counts[rows] = [int(outcome.values[v.name]) for v in form.instances]
-    value = objective_usd(problem, columns, counts)
+    moved = form.moved(outcome.values)
+    value = total_usd(problem, columns, counts, moved)
     if best.counts is not None and best.objective <= value:
         return best, outcome.bound
-    return GoalOutcome(MipStatus.LIMIT, counts, value, min(best.bound, value)), outcome.bound
+    return GoalOutcome(MipStatus.LIMIT, counts, value, min(best.bound, value), moved=moved), outcome.bound
 
 
 def _add_row(form: Formulation, columns: Columns, row: CoverRow, name: str) -> None:

@@ -45,25 +45,25 @@ def round_mix(
     for (_, cover), share in zip(found.master.covers, found.shares.tolist(), strict=False):
         mix[cover.columns] += share * cover.instances
     counts = np.floor(mix + _WHOLE).astype(np.int64)
-    left = problem.capacity_nodes - _used(columns, counts, np.flatnonzero(counts), problem.capacity_nodes.shape)
+    left = problem.capacity_nodes - nodes_of(columns, counts, np.flatnonzero(counts), problem.capacity_nodes.shape)
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     for m in sorted(range(len(models)), key=lambda m: (-found.duals.model[m], m)):
-        if not _give(columns, models[m], counts, left, prices, grid):
+        if not give(columns, models[m], counts, left, prices, grid):
             return None, math.inf
     return (
-        (counts, objective_usd(problem, columns, counts)) if _is_within(problem, columns, counts) else (None, math.inf)
+        (counts, objective_usd(problem, columns, counts)) if is_within(problem, columns, counts) else (None, math.inf)
     )
 
 
-def _is_within(problem: AllocationProblem, columns: Columns, counts: Ints) -> bool:
+def is_within(problem: AllocationProblem, columns: Columns, counts: Ints) -> bool:
     """Whether budget and quotas, which the repair does not look at, hold."""
     rent = float((counts * columns.price_usd_per_h).sum())
-    use = _used(columns, counts, np.flatnonzero(counts), problem.capacity_nodes.shape)
+    use = nodes_of(columns, counts, np.flatnonzero(counts), problem.capacity_nodes.shape)
     budget = math.inf if problem.budget_usd_per_h is None else problem.budget_usd_per_h
     return rent <= budget and bool((quota_use(problem, use) <= quota_limits(problem)).all())
 
 
-def _give(columns: Columns, model: ModelBlocks, counts: Ints, left: Ints, prices: NodePrices, grid: Grid) -> bool:
+def give(columns: Columns, model: ModelBlocks, counts: Ints, left: Ints, prices: NodePrices, grid: Grid) -> bool:
     """Complete the model's instances to a cover, the cheapest at ``prices`` from ``left``. Changes ``counts`` and ``left``.
 
     What it has counts as paid. A cover may want more of a configuration than is left: then the part that fits is kept, such
@@ -80,7 +80,7 @@ def _give(columns: Columns, model: ModelBlocks, counts: Ints, left: Ints, prices
         more = np.zeros(len(columns), dtype=np.int64)
         more[covers[0].columns] = covers[0].instances
         more[mine] = np.maximum(more[mine] - counts[mine], 0)
-        use = _used(columns, more, mine, left.shape)
+        use = nodes_of(columns, more, mine, left.shape)
         if (use <= left).all():
             counts[mine] += more[mine]
             left -= use
@@ -100,7 +100,8 @@ def _take_what_fits(columns: Columns, rows: NDArray[np.intp], more: Ints, counts
             left[r] -= fits * nodes
 
 
-def _used(columns: Columns, counts: Ints, rows: NDArray[np.intp], shape: tuple[int, ...]) -> Ints:
+def nodes_of(columns: Columns, counts: Ints, rows: NDArray[np.intp], shape: tuple[int, ...]) -> Ints:
+    """Nodes that ``counts`` of the columns ``rows`` take, [pool, configuration]."""
     used = np.zeros(shape, dtype=np.int64)
     taken = rows[counts[rows] > 0]
     np.add.at(used, columns.pool[taken], columns.counts[taken] * counts[taken][:, None])

@@ -18,6 +18,7 @@ from catalogs.types import Market
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.closing import close
+from tasks.allocation.covers.cross_region import Effort, cross_region_goal
 from tasks.allocation.covers.diving import dive
 from tasks.allocation.covers.generation import Generated, generate, joint_bound
 from tasks.allocation.covers.levels import solve_levels
@@ -59,7 +60,12 @@ def covers_goal(
     start: NDArray[np.int64] | None = None,
 ) -> GoalOutcome:
     """Minimise ``goal``: cost at a common share by covers; a shortage by covers at levels where it is too large for the
-    narrowed ILP."""
+    narrowed ILP; with links for KV see :mod:`tasks.allocation.covers.cross_region`."""
+    if problem.links:
+        models = model_blocks(problem, columns, 1.0)
+        fixing = _FIXING if _most_regions(models) <= _MANY_REGIONS else _FIXING_MANY
+        effort = Effort(_grid(_COARSE, models), _grid(_FINE, models), fixing, _ILP_COLUMNS, _ILP_WORK)
+        return cross_region_goal(problem, columns, goal, target, limits, clock, start, covers_goal, effort)
     if goal is not Goal.COST or target.shortage is not None or target.missing_regions > 0:
         models = model_blocks(problem, columns, 1.0)
         if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(m.wanted > 1 for m in models):
@@ -162,7 +168,7 @@ def _better(best: GoalOutcome, counts: NDArray[np.int64] | None, value: float) -
 
 
 def _most_regions(models: list[ModelBlocks]) -> int:
-    return max(len(model.blocks) for model in models)
+    return max((len(model.blocks) for model in models), default=1)
 
 
 def _grid(size: int, models: list[ModelBlocks]) -> Grid:
