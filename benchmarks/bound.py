@@ -4,8 +4,9 @@
     python benchmarks/bound.py --problems 2000 --first-seed 5000
 
 Problems have kept instances, budgets, quotas, several regions, supplies from none to ample; half of them the further rules
-(spot, replicas, N+1, allowed configurations). The truth is the paper's ILP solved to gap 0, and, where that is quick, the
-best of all plans. The solver answers twice: as it is, and with shortages by covers at levels alone, as at full size.
+(spot, replicas, N+1, allowed configurations, KV between regions). The truth is the paper's ILP solved to gap 0, and, where
+that is quick, the best of all plans. The solver answers twice: as it is, and with shortages by covers at levels alone, as at
+full size.
 Exits with 3 on any violation.
 """
 
@@ -30,6 +31,7 @@ from allocation_cases import (  # type: ignore[import-not-found]
     ruled_problem,
     with_min_regions,
 )
+from link_cases import linked_problem  # type: ignore[import-not-found]
 
 EXACT = SolveLimits(gap=0.0, time_s=120.0)
 TOLERANCE = 1e-6
@@ -46,6 +48,7 @@ def main() -> None:
     for seed in range(options.first_seed, options.first_seed + options.problems):
         problem = ruled_problem(seed) if seed % 2 else random_problem(seed)
         problem = with_min_regions(problem, 2) if seed % 6 == 0 else problem
+        problem = linked_problem(seed, models=1 + seed % 2) or problem  # KV may cross regions
         for fault in violations(problem, seen):
             faults += 1
             print(f"seed {seed}: {fault}", flush=True)
@@ -67,6 +70,7 @@ def violations(problem: AllocationProblem, seen: Counter[str]) -> list[str]:
     seen["with quotas"] += bool(problem.quotas)
     seen["with a budget"] += problem.budget_usd_per_h is not None
     seen["with empty supply"] += not problem.capacity_nodes.any()
+    seen["with KV that may cross regions"] += bool(problem.links)
     seen["with spot"] += any(not pool.is_firm for pool in problem.pools)
     usual, at_levels = solver.solve_covers(problem, EXACT), by_levels(problem)
     found = [*against(problem, exact, usual, "the solver"), *against(problem, exact, at_levels, "by levels")]
@@ -84,8 +88,10 @@ def violations(problem: AllocationProblem, seen: Counter[str]) -> list[str]:
 
 def seed_has_rules(problem: AllocationProblem) -> bool:
     """Whether trying all plans, which knows the base rules only, may not be used."""
-    return any(not pool.is_firm for pool in problem.pools) or any(
-        demand.survives_loss or demand.min_replicas > 1 for demand in problem.demands
+    return (
+        bool(problem.links)
+        or any(not pool.is_firm for pool in problem.pools)
+        or any(demand.survives_loss or demand.min_replicas > 1 for demand in problem.demands)
     )
 
 

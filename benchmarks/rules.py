@@ -2,6 +2,7 @@
 
     python benchmarks/rules.py                    # 600 instances, half a minute of one core
     python benchmarks/rules.py --first 5000 --instances 2000
+    python benchmarks/rules.py --links --instances 2000      # KV may cross regions: some 120 of them are such
 
 Instances have one or two models, phases and regions, spot, owned and kept nodes, outages, quotas, budgets, least regions
 and replicas, N+1, spot caps, pinned configurations, shortages by both rules and empty supplies. Every plan within supply,
@@ -23,6 +24,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests" / "unit"))
 from allocation_cases import Truth, enumerate_plans, ruled_problem  # type: ignore[import-not-found]
+from link_cases import enumerate_moves, linked_problem  # type: ignore[import-not-found]
 
 from tasks.allocation.checker import check_result
 from tasks.allocation.covers import solver
@@ -39,21 +41,26 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--instances", type=int, default=600)
+    parser.add_argument("--links", action="store_true", help="only instances in which KV may cross regions")
     options = parser.parse_args()
     seen: Counter[str] = Counter()
     began = time.process_time()
     for seed in range(options.first, options.first + options.instances):
-        problem = ruled_problem(seed)
-        truth = enumerate_plans(problem, limit=_MOST_PLANS)
+        problem = linked_problem(seed) if options.links else ruled_problem(seed)
+        if problem is None:
+            continue
+        truth = (enumerate_moves if options.links else enumerate_plans)(problem, limit=_MOST_PLANS)
         if truth is None:
             seen["left out, too many plans"] += 1
             continue
         seen["checked"] += 1
         seen.update(kinds(problem, truth))
-        faults = faults_of(problem, truth, solve_covers(problem, _EXACT))
+        result = solve_covers(problem, _EXACT)
+        faults = faults_of(problem, truth, result)
         if seed % 3 == 0 and not truth.feasible:
             faults += by_levels(problem, truth)
             seen["shortages by levels"] += 1
+        seen["with KV that moves"] += bool(result.transfers)
         for fault in faults:
             print(f"DIFFERENT  seed {seed}: {fault}", flush=True)
         seen["different"] += bool(faults)

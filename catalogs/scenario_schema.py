@@ -113,7 +113,7 @@ class OffersSection(Section):
     with derived prices. Offers farther than ``date_tolerance_days`` from price_as_of are used with a warning, or dropped."""
 
     regions: Annotated[list[Name], Field(min_length=1)]
-    markets: Annotated[list[MarketName], Field(min_length=1)] = ["on_demand"]
+    markets: Annotated[list[MarketName], Field(min_length=1, default_factory=lambda: ["on_demand"])]
     only_sold: Flag = True
     discount_pct: dict[Name, Annotated[float, Within(0, 99)]] = Field(default_factory=dict)
     file: Name | None = None

@@ -219,21 +219,12 @@ def _offers_section(plan: Plan) -> list[Line]:
 
 
 def _transfer_section(plan: Plan) -> list[Line]:
-    rows = [
-        (
-            row.model,
-            row.from_region,
-            row.to_region,
-            number(row.req_per_s),
-            number(row.gbit_per_s),
-            f"{row.usd_per_gb:g}",
-            money(row.usd_per_h),
-        )
-        for row in plan.kv_transfers
-    ]
+    rows = []
+    for t in plan.kv_transfers:
+        amounts = map(number, (t.req_per_s, t.gbit_per_s, t.usd_per_gb))
+        rows.append((t.model, t.from_region, t.to_region, *amounts, money(t.usd_per_h)))
     header = ("model", "prefill in", "decode in", "req/s", "Gbit/s", "USD/GB", "USD/h")
-    lines = [Line("KV between regions", "bold"), *map(Line, table(header, rows, right=(3, 4, 5, 6)))]
-    return lines if rows else []
+    return [Line("KV between regions", "bold"), *map(Line, table(header, rows, right=(3, 4, 5, 6)))] if rows else []
 
 
 def _cost_section(plan: Plan) -> list[Line]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from catalogs.types import Phase
 from tasks.allocation.checker_figures import TOLERANCE, close
+from tasks.allocation.plan import Plan
 from tasks.allocation.types import AllocationProblem, ModelDemand
 
 
@@ -60,3 +61,21 @@ def move_faults(problem: AllocationProblem, moves: Sequence[MoveRow]) -> list[st
         if times > 1:
             faults.append(f"KV of {model} from {source} to {target}: {times} rows")
     return faults
+
+
+def plan_moves(plan: Plan) -> list[MoveRow]:
+    """What a plan says crosses regions."""
+    return [
+        MoveRow(t.model, t.from_region, t.to_region, t.req_per_s, t.gbit_per_s, t.usd_per_h) for t in plan.kv_transfers
+    ]
+
+
+def price_faults(problem: AllocationProblem, plan: Plan) -> list[str]:
+    """What moving KV is said to cost per GB."""
+    price = {(link.source, link.target): link.usd_per_gb for link in problem.links}
+    return [
+        f"KV from {row.from_region} to {row.to_region} costs {price[row.from_region, row.to_region]} USD/GB, "
+        f"stated as {row.usd_per_gb}"
+        for row in plan.kv_transfers
+        if not close(row.usd_per_gb, price[row.from_region, row.to_region])
+    ]

@@ -104,6 +104,8 @@ def servable(problem: AllocationProblem, columns: Columns) -> NDArray[np.intp]:
             assert ends is not None  # else it has no links
             at_source = ids[ends[0]], problem.regions.index(link.source)
             at_target = ids[ends[1]], problem.regions.index(link.target)
+            if demand.min_regions > 1:  # each phase counts its regions by itself
+                whole[phases] = there[phases]
             if there[at_source] and there[at_target]:
                 whole[at_source] = whole[at_target] = True
     return np.flatnonzero(whole[columns.workload, columns.region])

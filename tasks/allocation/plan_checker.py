@@ -30,7 +30,7 @@ from tasks.allocation.checker import (
     template_facts,
 )
 from tasks.allocation.checker_figures import TOLERANCE, Totals, close
-from tasks.allocation.checker_moves import MoveRow
+from tasks.allocation.checker_moves import MoveRow, plan_moves, price_faults
 from tasks.allocation.plan import HEADROOM_BASES, PLAN_SCHEMA_VERSION, Plan, PlanInstance, PlanShortfall, PlanStage
 from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
 
@@ -73,7 +73,7 @@ def check_plan(problem: AllocationProblem, plan: Plan, facts: PlanFacts) -> list
         plan.theta_upper,
         plan.egress_usd_per_h,
     )
-    moves = _moves(plan)
+    moves = plan_moves(plan)
     faults = check_decision(problem, rows, totals, moves)
     if faults:
         return faults
@@ -82,26 +82,9 @@ def check_plan(problem: AllocationProblem, plan: Plan, facts: PlanFacts) -> list
         *_header_faults(plan),
         *(fault for r in plan.instances for fault in _instance_faults(problem, r, templates.get(r.template_id), facts)),
         *_offer_faults(problem, plan, rows, facts),
-        *_price_faults(problem, plan),
+        *price_faults(problem, plan),
         *_workload_faults(problem, plan, rows, facts),
         *_shortfall_faults(problem, plan, rows),
-    ]
-
-
-def _moves(plan: Plan) -> list[MoveRow]:
-    return [
-        MoveRow(t.model, t.from_region, t.to_region, t.req_per_s, t.gbit_per_s, t.usd_per_h) for t in plan.kv_transfers
-    ]
-
-
-def _price_faults(problem: AllocationProblem, plan: Plan) -> list[str]:
-    """What moving KV is said to cost per GB."""
-    price = {(link.source, link.target): link.usd_per_gb for link in problem.links}
-    return [
-        f"KV from {row.from_region} to {row.to_region} costs {price[row.from_region, row.to_region]} USD/GB, "
-        f"stated as {row.usd_per_gb}"
-        for row in plan.kv_transfers
-        if not close(row.usd_per_gb, price[row.from_region, row.to_region])
     ]
 
 
@@ -312,7 +295,7 @@ def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[Decision
         whole = math.fsum(r.instances * r.throughput_tok_per_s * _delivered(problem, r) for r in own)
         supplied = whole * c.headroom
         cost = math.fsum(r.instances * r.cost_usd_per_h for r in own)
-        served = planned - _missing_req_per_s(problem, demand, rows, _moves(plan)) * c.tokens_per_request
+        served = planned - _missing_req_per_s(problem, demand, rows, plan_moves(plan)) * c.tokens_per_request
         unit = cost / (served * 0.0036) if served > planned * TOLERANCE else None
         figures = (
             ("planned_tok_per_s", row.planned_tok_per_s, planned),
@@ -330,8 +313,8 @@ def _shortfall_faults(problem: AllocationProblem, plan: Plan, rows: list[Decisio
     faults = []
     expected: dict[str, float] = {}
     for demand in problem.demands:
-        missing = _missing_req_per_s(problem, demand, rows, _moves(plan))
-        regions = _regions_of(problem, demand, rows, _moves(plan))
+        missing = _missing_req_per_s(problem, demand, rows, plan_moves(plan))
+        regions = _regions_of(problem, demand, rows, plan_moves(plan))
         if missing > 0 or (demand.planned_req_per_s > 0 and regions < demand.min_regions):
             for workload_id in demand.workload_ids:
                 expected[workload_id] = missing * _candidates(problem, workload_id).tokens_per_request
@@ -346,7 +329,7 @@ def _shortfall_faults(problem: AllocationProblem, plan: Plan, rows: list[Decisio
         if not row.cheapest_extra.strip():
             faults.append(f"shortfall of {row.workload_id}: nothing is said of what would close it")
         demand = next(d for d in problem.demands if row.workload_id in d.workload_ids)
-        regions = _regions_of(problem, demand, rows, _moves(plan))
+        regions = _regions_of(problem, demand, rows, plan_moves(plan))
         few, text = regions < demand.min_regions > 1, f"regions ({regions} of {demand.min_regions})"
         if few != ("regions (" in row.binding) or (few and text not in row.binding):
             faults.append(f"shortfall of {row.workload_id}: of its binding {row.binding!r}, {text} is true")

@@ -74,6 +74,11 @@ def _notes(launch: Launch) -> tuple[str, ...]:
         notes.append(
             "the rules this version was planned under are not kept: `replica_bounds.json` takes no instance away"
         )
+    notes += [
+        f"{t.model}: the KV of {t.req_per_s:.3g} req/s moves from prefill in {t.from_region} to decode in {t.to_region} "
+        "(router_weights.json, decode_in); connect the two networks yourself: servers here are set up for one region"
+        for t in launch.plan.kv_transfers
+    ]
     here: dict[tuple[str, str], list[Group]] = {}
     for group in launch.groups:
         here.setdefault((group.served.model, group.row.region), []).append(group)

@@ -18,8 +18,9 @@ def router_weights(launch: Launch) -> dict[str, Any]:
 
     A request stays in its region, so a region's weight is what the plan counts it to serve of the model, prefill and decode
     together and by the model's rules: with N+1 a region takes no more than it serves without its largest instance. Inside it,
-    instances of a phase weigh by what they deliver: their rate less the time that interruptions take. ``share`` of a node is
-    its part of its stage's requests. What cannot be launched as planned is in it, marked.
+    instances of a phase weigh by what they deliver: their rate less the time that interruptions take. Of a model whose KV
+    crosses regions, a region's weight is of the requests that prefill there, and ``decode_in`` says where they decode.
+    ``share`` of a node is its part of its stage's requests. What cannot be launched as planned is in it, marked.
     """
     by_model: dict[str, dict[str, list[Group]]] = defaultdict(lambda: defaultdict(list))
     for group in launch.groups:
@@ -35,13 +36,16 @@ def router_weights(launch: Launch) -> dict[str, Any]:
 
 
 def _regions(launch: Launch, model: str, regions: dict[str, list[Group]]) -> list[dict[str, Any]]:
-    supply = served_by_region(launch.plan, launch.groups, demand_of(launch, model))
+    ends = _decode_in(launch, model)
+    supply = {region: math.fsum(end.values()) for region, end in ends.items()}
     whole = math.fsum(supply.values())
+    crosses = any(row.model == model for row in launch.plan.kv_transfers)
     return [
         {
             "region": region,
             "weight": supply[region] / whole if whole else 0.0,
             "supplied_req_per_s": supply[region],
+            **({"decode_in": _shares(ends[region])} if crosses else {}),
             "phases": [
                 {"phase": phase.value, "instances": _instances([g for g in groups if g.served.phase is phase])}
                 for phase in Phase
@@ -50,6 +54,22 @@ def _regions(launch: Launch, model: str, regions: dict[str, list[Group]]) -> lis
         }
         for region, groups in sorted(regions.items())
     ]
+
+
+def _shares(rates: dict[str, float]) -> list[dict[str, Any]]:
+    whole = math.fsum(rates.values())
+    return [{"region": region, "weight": rate / whole} for region, rate in sorted(rates.items()) if rate > 0]
+
+
+def _decode_in(launch: Launch, model: str) -> dict[str, dict[str, float]]:
+    """Requests/s of a model by the region where they prefill and that where they decode."""
+    served = served_by_region(launch.plan, launch.groups, demand_of(launch, model))
+    found = {region: {region: rate} for region, rate in served.items()}
+    for row in launch.plan.kv_transfers:
+        if row.model == model and served[row.to_region] > 0:  # it counts where it decodes
+            found[row.to_region][row.to_region] -= row.req_per_s
+            found[row.from_region][row.to_region] = row.req_per_s
+    return found
 
 
 def _instances(groups: Sequence[Group]) -> list[dict[str, Any]]:

@@ -11,6 +11,8 @@ from tasks.allocation.plan import Plan
 from tasks.allocation.types import ModelDemand
 from tasks.exports.types import Group, Launch
 
+_TOO_MUCH = 1e-6  # of the demand: what the plan's check allows
+
 
 def demand_of(launch: Launch, model: str) -> ModelDemand:
     """The planned demand of a model with its rules; without any where the lake does not keep them."""
@@ -30,7 +32,8 @@ def delivered_tok_per_s(group: Group) -> float:
 def served_by_region(
     plan: Plan, groups: Sequence[Group], demand: ModelDemand, counts: Mapping[str, int] | None = None
 ) -> dict[str, float]:
-    """Requests/s that each region counts as serving of ``demand``'s model, its phases together.
+    """Requests/s that each region counts as serving of ``demand``'s model, its phases together; those whose KV crosses regions
+    count where they decode, and nothing at all where more crosses than a phase serves.
 
     ``counts``: instances by group name, where they are not the planned ones.
     """
@@ -42,7 +45,19 @@ def served_by_region(
             instances = (counts or {}).get(group.name, row.instances)
             each = delivered_tok_per_s(group) * headroom[row.workload_id] / served.tokens_per_request
             here[row.region, row.workload_id].append((instances, row.market, each))
-    return {
-        region: min(counted_req_per_s(demand, here[region, workload]) for workload in demand.workload_ids)
-        for region in dict.fromkeys(region for region, _ in list(here))
-    }
+    regions = list(dict.fromkeys(region for region, _ in list(here)))
+    phase = {row.workload_id: row.phase for row in plan.workloads}
+    served_here: dict[str, float] = {}
+    for region in regions:
+        crossing = {"prefill": 0.0, "decode": 0.0}
+        for move in (t for t in plan.kv_transfers if t.model == demand.model):
+            crossing["prefill"] += move.req_per_s if move.from_region == region else 0.0
+            crossing["decode"] += move.req_per_s if move.to_region == region else 0.0
+        left = min(
+            counted_req_per_s(demand, here[region, workload]) - crossing.get(phase[workload], 0.0)
+            for workload in demand.workload_ids
+        )
+        if left < -_TOO_MUCH * demand.planned_req_per_s:
+            return dict.fromkeys(regions, 0.0)
+        served_here[region] = max(left, 0.0) + crossing["decode"]
+    return served_here

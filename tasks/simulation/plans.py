@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from catalogs.errors import UnknownNameError
 from catalogs.types import Workload
@@ -49,6 +50,7 @@ def _of_rows(
     plan: Plan, workloads: Mapping[str, Workload], hardware: Hardware
 ) -> list[tuple[PlanInstance, SimInstance]]:
     builders: dict[str, InstanceBuilder] = {}
+    sites = _sites(plan)
     made = []
     for planned in plan.instances:
         if planned.workload_id not in workloads:
@@ -56,5 +58,18 @@ def _of_rows(
         if planned.workload_id not in builders:
             builders[planned.workload_id] = InstanceBuilder(workloads[planned.workload_id], hardware)
         name = f"{planned.workload} {planned.combination_id} {pool_name(planned.region, planned.market)}"
-        made.append((planned, builders[planned.workload_id].from_plan(planned, name)))
+        one = builders[planned.workload_id].from_plan(planned, name)
+        site = sites.get((one.model, one.region), one.region)
+        made.append((planned, one if site == one.region else replace(one, region=site)))
     return made
+
+
+def _sites(plan: Plan) -> dict[tuple[str, str], str]:
+    """By (model, region) the name of all regions between which KV of the model moves: its instances there are simulated as if
+    in one place. How long KV takes from one region to the other is not known, and not simulated."""
+    joined: dict[tuple[str, str], frozenset[str]] = {}
+    for row in plan.kv_transfers:
+        ends = (row.from_region, row.to_region)
+        both = frozenset(ends).union(*(joined.get((row.model, region), frozenset()) for region in ends))
+        joined |= {(row.model, region): both for region in both}
+    return {key: " + ".join(sorted(regions)) for key, regions in joined.items()}

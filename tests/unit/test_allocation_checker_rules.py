@@ -180,6 +180,7 @@ def test_co_location_is_a_constraint() -> None:
 
 def test_every_fact_of_a_problem_has_a_case_or_is_free() -> None:
     tried = {case.field for case in CASES} | {"survives_loss", "candidates", "demands", "node_configs"}
+    tried |= {"links", "kv_gb_per_request"}  # test_allocation_cross_region
     names = {f.name for kind in (AllocationProblem, ModelDemand, WorkloadCandidates) for f in fields(kind)}
     assert names - tried - FREE == set()
 

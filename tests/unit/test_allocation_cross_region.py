@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from allocation_cases import R1, R2, enumerate_moves, linked_problem, problem, workload
+from allocation_cases import R1, R2, problem, workload
+from link_cases import enumerate_moves, linked_problem
 
 from catalogs.types import Phase
 from tasks.allocation.checker import check_result
@@ -213,6 +214,8 @@ def test_each_column_of_a_transfer(changes: dict[str, Any], words: str) -> None:
 )
 def test_each_fact_of_a_link(changes: dict[str, Any], words: str) -> None:
     assert words in "; ".join(check_result(replace(P, **changes), GOOD))
+    larger = replace(P, demands=(replace(P.demands[0], kv_gb_per_request=0.2),))
+    assert "takes 3.2 Gbit/s" in "; ".join(check_result(larger, GOOD))
 
 
 def test_more_may_not_move_than_is_prefilled_or_decoded() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from allocation_cases import R1, problem, workload
+from allocation_cases import R1, R2, problem, workload
 
 from catalogs.types import Basis, Market, Offer, Phase
 from tasks.allocation.checker import check_result
@@ -18,7 +18,7 @@ from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, de
 from tasks.allocation.plan_build import PlanMeta, build_plan
 from tasks.allocation.plan_checker import PlanFacts, check_plan
 from tasks.allocation.shortfalls import explain_shortfalls
-from tasks.allocation.types import AllocationProblem, Pool, SolveLimits
+from tasks.allocation.types import AllocationProblem, KvLink, Pool, SolveLimits
 from tasks.templates.schema import TEMPLATE_SCHEMA
 
 CONFIGS = ("L4x1", "A10Gx1")
@@ -76,6 +76,10 @@ OFFERS |= {
                             price_usd_per_h=OFFERS[R1, config].price_usd_per_h / 2)
     for config in CONFIGS
 }  # fmt: skip
+OFFERS |= {
+    (R2, config): replace(OFFERS[R1, config], offer_id=f"{OFFERS[R1, config].offer_id}r2", region=R2)
+    for config in CONFIGS
+}
 FACTS = PlanFacts(TEMPLATES, {offer.offer_id: offer for offer in OFFERS.values()}, SLO)
 
 
@@ -138,6 +142,25 @@ FULL = make_problem()
 SHORT = make_problem(capacity=2)
 NONE = make_problem(capacity=0)
 MARKETS = with_spot(FULL)
+
+
+def with_links(p: AllocationProblem) -> AllocationProblem:
+    """``p`` with prefill in R1 alone and decode in R2 alone; a request's KV is 0.01 GB, of 0.01 USD/GB."""
+    regions = (R1, R2)
+    return replace(
+        p,
+        regions=regions,
+        pools=tuple(Pool(region) for region in regions),
+        price_usd_per_h=np.vstack([p.price_usd_per_h, p.price_usd_per_h]),
+        capacity_nodes=np.array([[20, 0], [20, 20]]),
+        capacity_basis={(region, c): Basis.STATED for region in regions for c in CONFIGS},
+        demands=(replace(p.demands[0], regions=regions, kv_gb_per_request=0.01),),
+        links=(KvLink(R1, R2, 0.01, 2.0),),
+        forbidden=frozenset({(R2, "p")}),
+    )
+
+
+LINKED = with_links(FULL)
 
 
 def test_a_plan_says_what_was_decided() -> None:
@@ -252,6 +275,8 @@ _TEXT = {
     "availability_basis": "feed",
     "model": "b",
     "phase": "aggregated",
+    "from_region": "aws/eu-west-1",
+    "to_region": "aws/eu-west-1",
     "binding": "H100-SXMx8 in aws/us-east-2 (0 of 0)",
     "cheapest_extra": "",
     "headroom_basis": "guessed",
@@ -302,7 +327,22 @@ def test_a_plan_tells_markets_apart() -> None:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("p", [FULL, SHORT, MARKETS], ids=["full", "short", "markets"])
+def test_a_plan_says_what_moves_between_regions() -> None:
+    # 4 req/s of 0.01 GB: 0.32 Gbit/s and 144 GB/h, at 0.01 USD/GB 1.44 USD/h beside a rent of 3 x 1 + 2 x 2.5.
+    plan = make_plan(LINKED)
+    assert check_plan(LINKED, plan, FACTS) == []
+    (row,) = plan.kv_transfers
+    assert (row.model, row.from_region, row.to_region, row.usd_per_gb) == ("a", R1, R2, 0.01)
+    assert (row.req_per_s, row.gbit_per_s, row.usd_per_h) == pytest.approx((4.0, 0.32, 1.44))
+    assert (plan.egress_usd_per_h, plan.cost_usd_per_h) == pytest.approx((1.44, 9.44))
+    assert decision_hash(plan) != decision_hash(plan.model_copy(update={"kv_transfers": ()}))
+    document = plan.model_dump(mode="json", by_alias=True)
+    rows = document["kv_transfers"]
+    assert _refused(LINKED, document | {"kv_transfers": []})
+    assert _refused(LINKED, document | {"kv_transfers": [*rows, *rows]})
+
+
+@pytest.mark.parametrize("p", [FULL, SHORT, MARKETS, LINKED], ids=["full", "short", "markets", "linked"])
 def test_every_column_of_a_plan_is_checked(p: AllocationProblem) -> None:
     document = make_plan(p).model_dump(mode="json", by_alias=True)
     assert not _refused(p, document)

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from export_cases import INSIDE, MIXED, MODEL, SHARED_STAGE, SIDE_BY_SIDE, launch, rules
 
+from tasks.allocation.plan import PlanTransfer
 from tasks.allocation.types import SharedQuota
 from tasks.exports.bounds import replica_bounds
+from tasks.exports.export import export_of
 from tasks.exports.routing import router_weights
 from tasks.exports.types import Launch
 
@@ -48,6 +50,21 @@ def test_a_router_weighs_by_what_is_delivered() -> None:
     decode = regions[0]["phases"][1]["instances"]
     assert [row["weight"] for row in decode] == pytest.approx([1 / 1.8, 0.8 / 1.8])
     assert [row["delivered_share"] for row in decode] == [1.0, 0.8]
+
+
+def test_a_router_knows_where_kv_goes() -> None:
+    """4 of Ohio's 16 requests/s of prefill decode in Iowa (0.8 x 3 x 500 / 200 = 6), 8 in Ohio: all 12 begin in Ohio."""
+    made = launch(SIDE_BY_SIDE, MIXED, INSIDE)
+    ends = {"model": MODEL, "from_region": "aws/us-east-2", "to_region": "gcp/us-central1"}
+    row = PlanTransfer(**ends, req_per_s=4.0, gbit_per_s=1.0, usd_per_gb=0.01, usd_per_h=4.5)
+    moved = replace(made, plan=made.plan.model_copy(update={"kv_transfers": (row,)}))
+    ohio, iowa = router_weights(moved)["models"][0]["regions"]
+    assert (ohio["weight"], iowa["weight"], iowa["decode_in"]) == (1.0, 0.0, [])
+    assert ohio["supplied_req_per_s"] == pytest.approx(12.0)
+    assert {end["region"]: end["weight"] for end in ohio["decode_in"]} == pytest.approx(
+        {"aws/us-east-2": 2 / 3, "gcp/us-central1": 1 / 3}
+    )
+    assert any("decode in gcp/us-central1" in note for note in export_of(moved, ["vllm"]).notes)
 
 
 def test_with_n_plus_one_a_region_is_sent_what_it_serves_without_its_largest_instance() -> None:

@@ -127,3 +127,15 @@ def test_the_scenario_given_stays_as_it_is(loaded: LoadedScenario) -> None:
     before = (loaded.offers, loaded.model_demands, dict(loaded.supply.feed))
     apply_changes(loaded, WhatIf(demand=("phi-4=9",), price=("*=+5%",), supply=("*:*=1",)))
     assert (loaded.offers, loaded.model_demands, dict(loaded.supply.feed)) == before
+
+
+def test_kv_may_cross_regions_or_not(loaded: LoadedScenario) -> None:
+    asked = changed(loaded, cross_region_kv="0.02,10")
+    terms = asked.loaded.scenario.policy.cross_region_kv
+    assert terms is not None
+    assert (terms.usd_per_gb, terms.gbit_per_s) == (0.02, 10)
+    assert asked.texts == ("KV may cross regions at 0.02 USD/GB, 10 Gbit/s at most from one to another",)
+    assert changed(asked.loaded, cross_region_kv="off").loaded.scenario.policy.cross_region_kv is None
+    with pytest.raises(InputError) as caught:
+        changed(loaded, cross_region_kv="cheap")
+    assert "USD" in caught.value.findings[0].remedy

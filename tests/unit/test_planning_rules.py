@@ -9,11 +9,14 @@ import pytest
 from cli_plan_example import EXAMPLE
 
 from catalogs import load_scenario, validate_path
-from catalogs.errors import LakeError
+from catalogs.errors import CoralError, LakeError
 from catalogs.init import write_starter
+from catalogs.scenario_kv import CrossRegionKvSection
 from catalogs.types import Basis, Market
-from flows.planning_inputs import shared_quotas
+from flows.cli_common import kv_terms_of
+from flows.planning_inputs import kv_gb_per_request, kv_links, shared_quotas
 from flows.running import _layout
+from flows.settings import BuildSettings
 from tasks.allocation.plan import Plan, PlanShortfall, decision_hash
 from warehouse.lock import LOCK_FILE, write_lock
 
@@ -103,3 +106,48 @@ def test_a_lake_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / LOCK_FILE).mkdir()  # opening it for writing fails, for root too
     with pytest.raises(LakeError, match="cannot be written"), write_lock(tmp_path, "test"):
         pass
+
+
+def test_terms_for_kv_between_regions_reach_the_allocation(starter: Path) -> None:
+    loaded = load_scenario(starter)
+    assert kv_links(loaded) == ()
+    assert kv_gb_per_request(loaded, loaded.model_demands[0]) == 0.0
+    first, second = sorted(loaded.regions)
+    section = {"usd_per_gb": 0.02, "gbit_per_s": 10, "pairs": [{"from": first, "to": second, "usd_per_gb": 0.1}]}
+    terms = CrossRegionKvSection.model_validate(section)
+    loaded = BuildSettings(scenario=starter, lake_root=starter, cross_region_kv=terms).with_policy(loaded)
+    links = {(link.source, link.target): (link.usd_per_gb, link.gbit_per_s) for link in kv_links(loaded)}
+    assert links == {(first, second): (0.1, 10.0), (second, first): (0.02, 10.0)}
+    alone = CrossRegionKvSection.model_validate({"pairs": [{"between": [first, second], "usd_per_gb": 0.1}]})
+    assert alone.terms(loaded.regions) == {(first, second): (0.1, None), (second, first): (0.1, None)}
+    # 2 (K and V) x KV heads x head size x 2 bytes in each layer, for each token of the mean prompt.
+    core = BuildSettings(scenario="core", lake_root=starter, cross_region_kv=terms).with_policy(load_scenario("core"))
+    workload = next(w for w in core.workloads if w.model.alias == "phi-4")
+    demand = next(d for d in core.model_demands if workload.workload_id in d.workload_ids)
+    token = 2 * 10 * 128 * 2 * 40  # phi-4: 10 KV heads of 128 in 40 layers, bf16
+    assert kv_gb_per_request(core, demand) == pytest.approx(token * workload.lengths.input_mean / 1e9)
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ("{}", "no catalog has what a GB"),
+        ("{gbit_per_s: 5}", "no catalog has what a GB"),
+        ("{usd_per_gb: 0.02, gigabit: 5}", "unknown key"),
+        ("{usd_per_gb: -1}", "is negative"),
+        ("{pairs: [{between: [aws/us-east-2, aws/us-east-2], usd_per_gb: 1}]}", "a pair is of two regions"),
+        ("{pairs: [{from: aws/us-east-2, usd_per_gb: 1}]}", "a pair is of two regions"),
+        ("{pairs: [{from: aws/us-east-2, to: aws/nowhere, usd_per_gb: 1}]}", "is none of offers.regions"),
+    ],
+)
+def test_terms_for_kv_that_are_none(starter: Path, terms: str, words: str) -> None:
+    edit(starter / "scenario.yaml", "policy:\n", f"policy:\n  cross_region_kv: {terms}\n")
+    findings = validate_path(starter)
+    assert words in "; ".join(f"{f.reason} {f.remedy}" for f in findings)
+
+
+@pytest.mark.parametrize("text", ["", "free", "-1", "0.02,", "0.02,10,1", "nan"])
+def test_a_price_for_kv_that_is_none_is_one_line(text: str) -> None:
+    with pytest.raises(CoralError, match="is no price"):
+        kv_terms_of(text)
+    assert kv_terms_of("0.02,10") == CrossRegionKvSection(usd_per_gb=0.02, gbit_per_s=10)

@@ -12,6 +12,7 @@ from dashboard_cases import library_lake
 from warehouse_cases import QWEN, new_lake, plan, profile, register, run, templates
 
 from catalogs.errors import LakeError
+from tasks.allocation.plan import PlanTransfer
 from warehouse.catalog_store import CATALOG_FILE, VERSION_FILE
 from warehouse.connect import Lake
 from warehouse.land import shard_folder, write_shard
@@ -88,6 +89,33 @@ def test_version_6_had_prices_in_views(tmp_path: Path) -> None:
     assert query(tmp_path, asked).to_pylist() == before
     assert [row["combination_id"] for row in before] == ["L40Sx4*1+L4x4*1", "H100-SXMx1*1"]
     assert migrate_lake(tmp_path) == LAKE_SCHEMA_VERSION, "once more does no harm"
+
+
+@pytest.mark.parametrize("version", [5, 7])
+def test_versions_to_7_had_no_kv_between_regions(tmp_path: Path, version: int) -> None:
+    with new_lake(tmp_path) as lake:
+        publish_plan(lake, plan(), run("r1"))
+        lake.connection.execute("DROP VIEW main.plans")
+        lake.connection.execute(
+            "ALTER TABLE main.plan_rows DROP COLUMN egress_usd_per_h; DROP TABLE main.plan_kv_transfers"
+        )
+    (tmp_path / VERSION_FILE).write_text(f'{{"schema_version": {version}}}')
+    assert migrate_lake(tmp_path) == version
+    row = {
+        "model": "m",
+        "from_region": "a/b",
+        "to_region": "a/c",
+        "req_per_s": 2.0,
+        "gbit_per_s": 1.6,
+        "usd_per_gb": 0.005,
+    }
+    moves = {"egress_usd_per_h": 3.6, "kv_transfers": (PlanTransfer(**row, usd_per_h=3.6),)}
+    with Lake.open(tmp_path) as lake:
+        publish_plan(lake, plan(instances=3).model_copy(update=moves), run("r2"))
+    rows = query(tmp_path, "SELECT plan_version, egress_usd_per_h FROM plans ORDER BY 1").to_pylist()
+    assert [tuple(r.values()) for r in rows] == [(1, 0.0), (2, 3.6)]
+    (kept,) = query(tmp_path, "SELECT * FROM plan_kv_transfers").to_pylist()
+    assert kept == {"scenario_id": "core", "plan_version": 2, **row, "usd_per_h": 3.6}
 
 
 @pytest.mark.parametrize(
