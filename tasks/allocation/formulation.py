@@ -87,6 +87,7 @@ def formulate(problem: AllocationProblem, columns: Columns, goal: Goal, target: 
                     demand     sum_r q_mr + sum_l x_ml >= share | theta | 1 - s_m
                     bandwidth  sum_m g_ml x_ml <= G_l          Gbit/s of all of m's KV
                     start-up   I_i >= (n_i - n'_i) K p_i        removing is free
+                    service    0.001 b_wr <= sum_r q_mr + sum_l x_ml   where m has links
                     regions    sum_r b_mr + d_m >= k_m,  sum_i in w,r n_i >= b_mr
                     budget     sum_i p_i n_i + sum_ml e_ml x_ml <= B   rent and what moves, not start-up
                     quota      sum_i (sum_c u_qkc U_ic) n_i <= Q_q   u_qkc units of quota q a node of c in pool k takes

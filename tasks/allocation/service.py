@@ -13,6 +13,7 @@ from tasks.allocation.columns import Columns
 from tasks.allocation.moves import links_of, phases_of
 from tasks.allocation.types import AllocationProblem, ModelDemand
 
+_LEAST_SERVED = 1e-3  # of the demand, of a model that is in any region at all
 _At = tuple[int, int]  # (workload, region) by index
 
 
@@ -56,6 +57,10 @@ def build_service(
         if links_of(problem, demand):
             groups = [[((w, r),) for r in regions.values() if (w, r) in own] for w in workloads]
     present = [[_presence(model, problem, columns, n, demand, own, load, m, at) for at in row] for row in groups]
+    if links_of(problem, demand):  # a phase by itself serves nobody: without service it is nowhere
+        for number, b in enumerate(b for row in present for b in row):
+            terms = [(b, -_LEAST_SERVED), *((part, 1.0) for part in served)]
+            model += pulp.LpAffineExpression(terms) >= 0, f"serves_{m}_{number}"
     for (w, r), mine in own.items():
         if load[w, r]:
             _phase(model, problem, columns, n, demand, mine, load[w, r], f"{m}_{r}_{w}")

@@ -92,6 +92,7 @@ def enumerate_moves(p: AllocationProblem, limit: int = 3_000_000) -> Truth | Non
         local = np.where(left < -1e-9, np.nan, local)
     share = np.minimum((local + most) / want, 1.0)
     present = np.minimum((p1 > 0) * 1 + (p2 > 0), (q1 > 0) * 1 + (q2 > 0))
+    present = present * (share >= 1e-3)  # a phase by itself serves nobody: without service it is nowhere
     missing = np.maximum(k - present, 0) * (k > 1)
 
     def least(theta, ok) -> float:

@@ -15,7 +15,15 @@ from tasks.allocation.covers import solver
 from tasks.allocation.covers.solver import solve_covers
 from tasks.allocation.ilp import solve_ilp
 from tasks.allocation.shortfalls import explain_shortfalls
-from tasks.allocation.types import AllocationProblem, AllocationResult, KvLink, KvTransfer, SolveLimits, SolveStatus
+from tasks.allocation.types import (
+    AllocationProblem,
+    AllocationResult,
+    KvLink,
+    KvTransfer,
+    Shortage,
+    SolveLimits,
+    SolveStatus,
+)
 from tasks.allocation.why import explain
 
 EXACT = SolveLimits(gap=0.0)
@@ -115,6 +123,22 @@ def test_each_phase_keeps_the_rules_by_itself() -> None:
     assert {key[0] for key in counts(wide) if key[1] == "d"} == {R1, R2}
     # 1 + 9 in R1, 5 + 2 in R2: 1 req/s each, nothing moves.
     assert wide.cost_usd_per_h == pytest.approx(17.0)
+
+
+def test_regions_without_service_are_worth_nothing() -> None:
+    # R1 cannot decode: prefill is in two regions, decode in one, and all is served. Where R2 cannot prefill either, what the
+    # link carries is: 0.5 Gbit/s of 0.8 per req/s, of 2 req/s. Where it leads the other way nothing is, so nothing is rented.
+    p = base(usd_per_gb=0.0, gbit_per_s=0.5, demand=2.0)
+    p = replace(p, demands=(replace(p.demands[0], min_regions=2),), shortage=Shortage.PRIORITY)
+    p = replace(p, forbidden=frozenset({(R1, "d")}))
+    result = solved(p)
+    assert result.status is SolveStatus.SHORTFALL
+    assert result.theta == pytest.approx(1.0)
+    assert {key[0] for key in counts(result) if key[1] == "d"} == {R2}
+    closed = solved(replace(p, forbidden=p.forbidden | {(R2, "p")}, links=(KvLink(R2, R1, 0.0),)))
+    assert (closed.instances, closed.theta, closed.transfers) == ((), 0.0, ())
+    small = solved(replace(p, forbidden=p.forbidden | {(R2, "p")}))
+    assert small.theta == pytest.approx(0.5 / 8 / 0.1 / 2)
 
 
 def test_the_explanation_says_what_keeping_it_together_costs() -> None:
