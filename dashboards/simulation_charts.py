@@ -136,7 +136,6 @@ def goodput_chart(time_s: Sequence[float], offered: Sequence[float], good: Seque
             y=alt.Y("rate:Q", title=None, scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=5)),
             color=alt.Color("what:N", title=None, scale=alt.Scale(domain=names, range=[GREY, BLUE]), legend=_legend()),
             strokeWidth=alt.StrokeWidth("what:N", scale=alt.Scale(domain=names, range=[5, 1.75]), legend=None),
-            opacity=alt.Opacity("what:N", scale=alt.Scale(domain=names, range=[0.5, 1.0]), legend=None),
             tooltip=["what:N", alt.Tooltip("minute:Q", format=".1f"), alt.Tooltip("rate:Q", format=".2f")],
         )
     )
