@@ -123,22 +123,23 @@ def queue_chart(time_s: Sequence[float], queues: Sequence[tuple[str, Sequence[fl
 def goodput_chart(time_s: Sequence[float], offered: Sequence[float], good: Sequence[float], window_s: float) -> Row:
     """Requests per second as they come, and those that meet both SLOs: where all do, the narrow line lies on the wide one."""
     names = ["offered", "within both SLOs"]
-    values = [
-        {"minute": t / 60, "rate": rate, "what": what}
-        for what, rates in zip(names, (offered, good), strict=True)
-        for t, rate in zip(time_s, rates, strict=True)
-    ]
-    chart = (
-        alt.Chart(alt.Data(values=values))
-        .mark_line()
+    color = alt.Color("what:N", title=None, scale=alt.Scale(domain=names, range=[GREY, BLUE]), legend=_legend())
+    lines = [
+        alt.Chart(
+            alt.Data(
+                values=[{"minute": t / 60, "rate": rate, "what": what} for t, rate in zip(time_s, rates, strict=True)]
+            )
+        )
+        .mark_line(strokeWidth=width)
         .encode(
             x=alt.X("minute:Q", title="minute of arrival", axis=alt.Axis(tickCount=6, grid=False)),
             y=alt.Y("rate:Q", title=None, scale=alt.Scale(zero=True), axis=alt.Axis(tickCount=5)),
-            color=alt.Color("what:N", title=None, scale=alt.Scale(domain=names, range=[GREY, BLUE]), legend=_legend()),
-            strokeWidth=alt.StrokeWidth("what:N", scale=alt.Scale(domain=names, range=[5, 1.75]), legend=None),
+            color=color,
             tooltip=["what:N", alt.Tooltip("minute:Q", format=".1f"), alt.Tooltip("rate:Q", format=".2f")],
         )
-    )
+        for what, rates, width in zip(names, (offered, good), (5, 1.75), strict=True)
+    ]
+    chart = alt.layer(*lines)
     return _finish(chart, "Goodput", f"requests per second, means over {window_s:g} s")
 
 
