@@ -114,7 +114,7 @@ def test_allocate_writes_nothing_unless_told_to(folder: Path) -> None:
 
 
 def test_more_demand_is_a_new_version_and_diff_says_what_to_add(folder: Path) -> None:
-    rewrite(folder / "my/demand.csv", "09:00:00Z,8", "09:00:00Z,40")
+    rewrite(folder / "my/demand.csv", "09:00:00Z,8", "09:00:00Z,20")
     done = coral("allocate", "-s", SCENARIO, "--publish", "--approve", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert versions(folder) == [2, 1]
