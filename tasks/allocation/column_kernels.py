@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.jit import kernel
 
-@numba.njit(cache=True, nogil=True)
+
+@kernel
 def price_and_fit(
     counts: NDArray[np.int16], price: NDArray[np.float64], capacity: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -24,7 +25,7 @@ def price_and_fit(
     return total, fits
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def used_configs(counts: NDArray[np.int16]) -> tuple[NDArray[np.int64], NDArray[np.int16]]:
     """Per row its configurations in order and how many nodes of each, padded with configuration 0, count 0."""
     n, configs = counts.shape
@@ -45,7 +46,7 @@ def used_configs(counts: NDArray[np.int16]) -> tuple[NDArray[np.int64], NDArray[
     return node, count
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def undominated(counts: NDArray[np.int16], rate: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Mask of templates that no other one matches with as few nodes of every configuration and as high a rate.
 
@@ -70,7 +71,7 @@ def undominated(counts: NDArray[np.int16], rate: NDArray[np.float64]) -> NDArray
     return keep
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def smallest(counts: NDArray[np.int16], order: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Mask of templates with no other one inside: one that needs no more nodes of any configuration. Of twins the first in
     ``order`` is kept, which must go by rising number of nodes."""

@@ -11,6 +11,7 @@ its twin by the start-up charge.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,6 +59,12 @@ class Columns:
     def select(self, rows: NDArray[np.intp]) -> Columns:
         """The columns at ``rows``, in that order."""
         return Columns(*(getattr(self, name)[rows] for name in self.__slots__))
+
+    def spread(self, rows: NDArray[np.intp], counts: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """Instances per column from those of a selection: 0 of the columns left out."""
+        all_counts = np.zeros(len(self), dtype=np.int64)
+        all_counts[rows] = counts
+        return all_counts
 
 
 def planned_req_per_s(candidates: WorkloadCandidates) -> NDArray[np.float64]:

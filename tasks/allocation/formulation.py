@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
 import pulp
+from numpy.typing import NDArray
 
 from tasks.allocation.columns import RATE_TOLERANCE, Columns
 from tasks.allocation.moves import gbit_per_s, usd_per_h
@@ -49,6 +50,14 @@ class Formulation:
     missing_regions: list[pulp.LpVariable]
     charges: dict[int, pulp.LpVariable]
     moves: dict[tuple[str, int], pulp.LpVariable]
+
+    def counts(self, values: Mapping[str, float]) -> list[int]:
+        """Instances per column in an answer's ``values`` by variable name."""
+        return [int(values[v.name]) for v in self.instances]
+
+    def start(self, counts: Sequence[int] | NDArray[np.int64]) -> dict[str, float]:
+        """The values of ``instances`` in a known answer."""
+        return {v.name: float(count) for v, count in zip(self.instances, counts, strict=True)}
 
     def moved(self, values: Mapping[str, float]) -> dict[tuple[str, int], float]:
         """The shares that move in an answer's ``values`` by variable name."""

@@ -172,13 +172,12 @@ def _solve_over(
 ) -> GoalOutcome:
     part = columns.select(rows)
     form = formulate(problem, part, goal, target)
-    begin = None if start is None else {v.name: float(start[i]) for v, i in zip(form.instances, rows, strict=True)}
+    begin = None if start is None else form.start(start[rows])
     most = None if work is None else looks(len(part), work)
     outcome = solve_mip(form.problem, limits, time_s=time_s, start=begin, most_looks=most, clock=clock)
     if outcome.values is None:
         return GoalOutcome(outcome.status, None, math.inf, outcome.bound, outcome.note)
-    counts = np.zeros(len(columns), dtype=np.int64)
-    counts[rows] = [int(outcome.values[v.name]) for v in form.instances]
+    counts = columns.spread(rows, form.counts(outcome.values))
     missing = sum(int(outcome.values[v.name]) for v in form.missing_regions)
     moved = form.moved(outcome.values)
     return GoalOutcome(outcome.status, counts, outcome.objective, outcome.bound, outcome.note, missing, moved)
@@ -217,10 +216,8 @@ def _solve_shortage(
         if first.counts is None:
             if clock.is_stopped:
                 return no_plan(SolveStatus.TIME_LIMIT, clock.spent(), first.note or _NO_ANSWER)
-            first, note = (
-                _last_resort(problem, columns, Goal.THETA, first),
-                _join(note, f"{_NO_SEARCH} {_within(clock)}"),
-            )
+            first = _last_resort(problem, columns, Goal.THETA, first)
+            note = _join(note, f"{_NO_SEARCH} {_within(clock)}")
         assert first.counts is not None
         shares = served_shares(problem, columns, first.counts, first.moved)
         theta = min(shares.values())
@@ -236,10 +233,8 @@ def _solve_shortage(
     if second.counts is None:
         if clock.is_stopped:
             return no_plan(SolveStatus.TIME_LIMIT, clock.spent(), second.note or _NO_ANSWER)
-        second, note = (
-            _last_resort(problem, columns, Goal.SHORTAGE, second),
-            _join(note, f"{_NO_SEARCH} {_within(clock)}"),
-        )
+        second = _last_resort(problem, columns, Goal.SHORTAGE, second)
+        note = _join(note, f"{_NO_SEARCH} {_within(clock)}")
     assert second.counts is not None
     note = _join(note, f"weighted missing share {second.objective:.6g}, at least {max(second.bound, 0.0):.6g}")
     target = Target(shortage=second.objective)

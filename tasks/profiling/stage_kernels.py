@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.templates.jit import inlined, kernel
+from tasks.jit import inlined, kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

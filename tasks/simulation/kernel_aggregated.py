@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tasks.jit import kernel
 from tasks.simulation.types import Floats, Ints
-from tasks.templates.jit import kernel
 
 
 class ClusterTables(NamedTuple):

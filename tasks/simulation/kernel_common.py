@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from tasks.jit import kernel
 from tasks.simulation.types import Floats, Ints
-from tasks.templates.jit import kernel
 
 
 @kernel

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tasks.jit import kernel
 from tasks.simulation.kernel_common import step_time
 from tasks.simulation.pack import Engines
 from tasks.simulation.types import Floats, Ints
-from tasks.templates.jit import kernel
 
 INFINITY = np.inf
 

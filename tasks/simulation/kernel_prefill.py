@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from tasks.jit import kernel
 from tasks.simulation.kernel_common import count_integral, smooth_wrr, step_time
 from tasks.simulation.pack import Engines
 from tasks.simulation.types import Floats, Ints
-from tasks.templates.jit import kernel
 
 
 @kernel

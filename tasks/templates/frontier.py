@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.templates.jit import kernel
+from tasks.jit import kernel
 from tasks.templates.partitions import MAX_NODES
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tasks.templates.jit import inlined, kernel
+from tasks.jit import inlined, kernel
 
 # The formatter would give each of twenty arguments a line of its own.
 # fmt: off

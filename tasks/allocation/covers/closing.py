@@ -124,9 +124,7 @@ def _improve(
     form = formulate(problem, part, Goal.COST, target)
     for number, row in enumerate(cover_rows):
         _add_row(form, part, row, f"cover{number}")
-    begin = None
-    if best.counts is not None:
-        begin = {v.name: float(best.counts[i]) for v, i in zip(form.instances, rows, strict=True)}
+    begin = None if best.counts is None else form.start(best.counts[rows])
     good_enough = best.bound / (1 - limits.gap) if best.bound > 0 and limits.gap < 1 else None
     outcome = solve_mip(
         form.problem,
@@ -142,8 +140,7 @@ def _improve(
         return failed, -math.inf
     if outcome.values is None:
         return best, outcome.bound
-    counts = np.zeros(len(columns), dtype=np.int64)
-    counts[rows] = [int(outcome.values[v.name]) for v in form.instances]
+    counts = columns.spread(rows, form.counts(outcome.values))
     moved = form.moved(outcome.values)
     value = total_usd(problem, columns, counts, moved)
     if best.counts is not None and best.objective <= value:

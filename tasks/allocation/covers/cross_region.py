@@ -99,9 +99,7 @@ def _together(
     found = together(here, columns.select(rows), goal, target, limits, clock, None)
     if found.counts is None:
         return nothing
-    counts = np.zeros(len(columns), dtype=np.int64)
-    counts[rows] = found.counts
-    return replace(found, counts=counts, bound=-math.inf)
+    return replace(found, counts=columns.spread(rows, found.counts), bound=-math.inf)
 
 
 def _shortage(
@@ -133,7 +131,5 @@ def _shortage(
         begin = None if begin is None else begin[rows]
         found = solve_goal(problem, columns.select(rows), goal, target, limits, clock, begin, work=effort.ilp_work)
         if found.counts is not None and found.objective < best.objective:
-            counts = np.zeros(len(columns), dtype=np.int64)
-            counts[rows] = found.counts
-            best = replace(found, counts=counts)
+            best = replace(found, counts=columns.spread(rows, found.counts))
     return replace(best, status=MipStatus.LIMIT, bound=min(loose.bound, best.objective))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from tasks.jit import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -13,13 +14,13 @@ _WHOLE = 1.0 - 1e-12
 _ROUNDING = 1e-9
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def steps_of(share: float, size: int) -> int:
     """The least step of the grid that is at least ``share``, from below (so that a bound read there holds)."""
     return min(size, max(0, int(np.ceil(share * size - _ROUNDING))))
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def multisets(
     share: Floats, cost: Floats, most: Ints, more: Floats, stop: Floats, limit: float, cap: int, depth: int
 ) -> tuple[Ints, Floats, Floats, int]:
@@ -75,7 +76,7 @@ def multisets(
         at = stack[level] + 1
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def pairs(
     cost_a: Floats,
     share_a: Floats,
@@ -119,7 +120,7 @@ def pairs(
     return out, found
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def undominated_sets(use: Ints, price: Floats, share: Floats) -> NDArray[np.bool_]:
     """Mask of sets that no earlier one beats: as few nodes of every kind, no dearer, serving as much. Rows by rising cost at
     prices that are not negative, so that only earlier ones can."""
@@ -152,7 +153,7 @@ def undominated_sets(use: Ints, price: Floats, share: Floats) -> NDArray[np.bool
     return keep
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def least_beside(
     use: Ints, excess: Floats, other_use: Ints, other_excess: Floats, capacity: Ints, most: float
 ) -> Floats:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import numba
 import numpy as np
 from numpy.typing import NDArray
+
+from tasks.jit import kernel
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def item_costs(node: NDArray[np.int16], count: NDArray[np.int16], weight: Floats) -> Floats:
     """Cost of every template at node prices ``weight``: rows hold (configuration, count) pairs, padded with count 0."""
     n, width = node.shape
@@ -24,7 +25,7 @@ def item_costs(node: NDArray[np.int16], count: NDArray[np.int16], weight: Floats
     return cost
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def useful_items(steps: Ints, cost: Floats) -> Ints:
     """Rows an unbounded cover can need; ``steps`` must not increase with the row.
 
@@ -56,7 +57,7 @@ def useful_items(steps: Ints, cost: Floats) -> Ints:
     return out[:m]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def cover_table(steps: Ints, cost: Floats, size: int) -> Floats:
     """f[g] = least cost of a multiset of items with at least g steps, g = 0..size; inf where there are no items."""
     f = np.full(size + 1, np.inf)
@@ -72,7 +73,7 @@ def cover_table(steps: Ints, cost: Floats, size: int) -> Floats:
     return f
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def add_bundle(f: Floats, steps: int, cost: float) -> Floats:
     """``f`` with one more item that may be taken at most once."""
     out = f.copy()
@@ -83,7 +84,7 @@ def add_bundle(f: Floats, steps: int, cost: float) -> Floats:
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def min_plus(a: Floats, b: Floats) -> Floats:
     """c[k] = min over i + j = k of a[i] + b[j], cut to the length of ``a``."""
     n = len(a)
@@ -100,7 +101,7 @@ def min_plus(a: Floats, b: Floats) -> Floats:
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def split_two(a: Floats, b: Floats) -> float:
     """min over i + j = G of a[i] + b[j]."""
     n = len(a)
@@ -110,7 +111,7 @@ def split_two(a: Floats, b: Floats) -> float:
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def coarse_lower(f: Floats, unit: int) -> Floats:
     """Cell values from below: cell k holds steps (k-1)*unit+1 .. k*unit, and costs at least its first."""
     cells = (len(f) - 1) // unit
@@ -121,7 +122,7 @@ def coarse_lower(f: Floats, unit: int) -> Floats:
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def split_three(a: Floats, b: Floats, c: Floats, unit: int) -> float:
     """min over i + j + k = G of a[i] + b[j] + c[k], exact: cells from below first, those that could win step by step."""
     size = len(a) - 1
@@ -153,7 +154,7 @@ def split_three(a: Floats, b: Floats, c: Floats, unit: int) -> float:
     return best
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def split_many(f: Floats, unit: int) -> tuple[float, Ints]:
     """min over k_1 + ... + k_n >= G of f[1, k_1] + ... + f[n, k_n], exact, and the k that reach it (0 where inf).
 
@@ -203,7 +204,7 @@ def split_many(f: Floats, unit: int) -> tuple[float, Ints]:
     return h[size], split
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _useful_steps(f: Floats, excess: Floats, slack: float) -> Ints:
     """Steps whose excess is within ``slack``, by rising excess; of equal costs the last, which gives the most for them."""
     size = len(f) - 1
@@ -214,7 +215,7 @@ def _useful_steps(f: Floats, excess: Floats, slack: float) -> Ints:
     return steps[np.argsort(excess[steps], kind="mergesort")]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def _split_at_cells(f: Floats, unit: int) -> float:
     """As :func:`split_many` with whole cells alone: from above."""
     cells = (f.shape[1] - 1) // unit
@@ -233,7 +234,7 @@ def _split_at_cells(f: Floats, unit: int) -> float:
     return h[cells]
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def join_regions(present: Floats, regions: int, wanted: int) -> tuple[Floats, Ints, Ints]:
     """Least cost of at least k cells from all regions together, with a region counted when something runs there.
 
@@ -270,7 +271,7 @@ def join_regions(present: Floats, regions: int, wanted: int) -> tuple[Floats, In
     return h, taken, source
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def best_with_item(rest: Floats, f: Floats) -> Floats:
     """m[t] = min over g of rest[g] + f[max(g - t, 0)]: least cost of all else when one item gives t steps already."""
     n = len(f)
@@ -284,7 +285,7 @@ def best_with_item(rest: Floats, f: Floats) -> Floats:
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def one_more(f: Floats, steps: Ints, cost: Floats) -> Floats:
     """h[g] = least cost of one item and at least the rest of g at ``f``."""
     out = np.full(len(f), np.inf)
@@ -295,7 +296,7 @@ def one_more(f: Floats, steps: Ints, cost: Floats) -> Floats:
     return out
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def spare_table(
     steps: Ints, cost: Floats, once: NDArray[np.bool_], lost: Ints, ends: NDArray[np.bool_], size: int
 ) -> tuple[Floats, Ints]:
@@ -328,7 +329,7 @@ def spare_table(
     return out, at
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def spare_walk(steps: Ints, cost: Floats, once: NDArray[np.bool_], last: int, need: int) -> Ints:
     """How often each of the entries 0..last is taken for the least cost of ``need`` steps."""
     f = np.full(need + 1, np.inf)
@@ -357,7 +358,7 @@ def spare_walk(steps: Ints, cost: Floats, once: NDArray[np.bool_], last: int, ne
     return taken
 
 
-@numba.njit(cache=True, nogil=True)
+@kernel
 def split_table(firm: Floats, spot: Floats, least: Ints) -> tuple[Floats, Ints]:
     """out[g] = min over x = least[g]..g of firm[x] + spot[g - x]; and that x."""
     n = len(firm)

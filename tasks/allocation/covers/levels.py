@@ -21,6 +21,7 @@ from tasks.allocation.covers.pricing import (
     Cover,
     Grid,
     ModelBlocks,
+    counts_of,
     cover_cost,
     cover_use,
     covers_at_levels,
@@ -294,9 +295,7 @@ def _answer(
     value = math.inf if best is None else worth[id(best)]
     if len(rows) and (best is None or value - bound > limits.gap * max(abs(value), 1e-6)):
         form = formulate(problem, columns.select(rows), goal, target)
-        begin = None
-        if best is not None:
-            begin = {v.name: float(best[i]) for v, i in zip(form.instances, rows, strict=True)}
+        begin = None if best is None else form.start(best[rows])
         outcome = solve_mip(
             form.problem,
             limits,
@@ -306,8 +305,7 @@ def _answer(
             clock=clock,
         )
         if outcome.values is not None:
-            better = np.zeros(len(columns), dtype=np.int64)
-            better[rows] = [int(outcome.values[v.name]) for v in form.instances]
+            better = columns.spread(rows, form.counts(outcome.values))
             if _value(problem, columns, better, goal) < value:
                 best, value = better, _value(problem, columns, better, goal)
     if best is None:
@@ -368,8 +366,4 @@ def _one_each(
     outcome = solve_mip(model, limits, time_s=clock.left() / 2, most_looks=looks(len(x), _CHOICE_WORK), clock=clock)
     if outcome.values is None:
         return None
-    counts = np.zeros(len(columns), dtype=np.int64)
-    for j, (_, cover, _) in enumerate(master.covers):
-        if outcome.values[f"x{j}"] > 0:
-            counts[cover.columns] += cover.instances
-    return counts
+    return counts_of(columns, (cover for j, (_, cover, _) in enumerate(master.covers) if outcome.values[f"x{j}"] > 0))

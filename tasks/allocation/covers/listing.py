@@ -21,7 +21,7 @@ from tasks.allocation.covers.fixing import bounds_if_used
 from tasks.allocation.covers.generation import dual_value
 from tasks.allocation.covers.master import Duals
 from tasks.allocation.covers.pool import Offers, choose
-from tasks.allocation.covers.pricing import ModelBlocks, dual_prices
+from tasks.allocation.covers.pricing import ModelBlocks, counts_of, dual_prices
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import GoalOutcome
@@ -203,11 +203,8 @@ def _choose(
     choice = choose(problem, offers, len(lists), limits, clock, _WORK)
     if choice.rows is None:
         return best, choice.bound
-    counts = np.zeros(len(columns), dtype=np.int64)
-    for j in choice.rows.tolist():
-        m = int(offers.model[j])
-        cover = lists[m].cover(j - int(first[m]))
-        counts[cover.columns] += cover.instances
+    taken = [(int(offers.model[j]), j) for j in choice.rows.tolist()]
+    counts = counts_of(columns, (lists[m].cover(j - int(first[m])) for m, j in taken))
     value = objective_usd(problem, columns, counts)
     if best.counts is None or value < best.objective:
         best = GoalOutcome(MipStatus.LIMIT, counts, value, min(best.bound, value))

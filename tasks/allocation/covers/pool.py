@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.master import Master
+from tasks.allocation.covers.pricing import counts_of
 from tasks.allocation.highs import MipStatus, solve_mip
 from tasks.allocation.outcome import objective_usd
 from tasks.allocation.types import AllocationProblem, SolveLimits
@@ -53,10 +54,7 @@ def best_of_pool(
     choice = choose(problem, offers, models, limits, clock, _WORK)
     if choice.rows is None:
         return None, math.inf
-    counts = np.zeros(len(columns), dtype=np.int64)
-    for j in choice.rows.tolist():
-        cover = master.covers[j][1]
-        counts[cover.columns] += cover.instances
+    counts = counts_of(columns, (master.covers[j][1] for j in choice.rows.tolist()))
     return counts, objective_usd(problem, columns, counts)
 
 

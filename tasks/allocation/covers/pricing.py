@@ -8,7 +8,7 @@ rounded down take four.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -50,6 +50,14 @@ class Cover:
 
     columns: NDArray[np.intp]
     instances: NDArray[np.int64]
+
+
+def counts_of(columns: Columns, covers: Iterable[Cover]) -> NDArray[np.int64]:
+    """Instances per column of covers together."""
+    counts = np.zeros(len(columns), dtype=np.int64)
+    for cover in covers:
+        counts[cover.columns] += cover.instances
+    return counts
 
 
 @dataclass(frozen=True, slots=True)

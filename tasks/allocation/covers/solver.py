@@ -63,8 +63,7 @@ def covers_goal(
     narrowed ILP; with links for KV see :mod:`tasks.allocation.covers.cross_region`."""
     if problem.links:
         models = model_blocks(problem, columns, 1.0)
-        fixing = _FIXING if _most_regions(models) <= _MANY_REGIONS else _FIXING_MANY
-        effort = Effort(_grid(_COARSE, models), _grid(_FINE, models), fixing, _ILP_COLUMNS, _ILP_WORK)
+        effort = Effort(_grid(_COARSE, models), _grid(_FINE, models), _fixing(models), _ILP_COLUMNS, _ILP_WORK)
         return cross_region_goal(problem, columns, goal, target, limits, clock, start, covers_goal, effort)
     if goal is not Goal.COST or target.shortage is not None or target.missing_regions > 0:
         models = model_blocks(problem, columns, 1.0)
@@ -92,8 +91,7 @@ def covers_goal(
     best = _by_diving(problem, columns, models, found, best, limits, clock)
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
-    fixing = _FIXING if _most_regions(models) <= _MANY_REGIONS else _FIXING_MANY
-    return close(problem, columns, models, target, found.duals, fine, fixing, best, limits, clock)
+    return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
 
 
 def _on_demand_alone(
@@ -112,11 +110,7 @@ def _on_demand_alone(
         return None
     rows = np.flatnonzero(bought)
     found = covers_goal(problem, columns.select(rows), goal, target, limits, clock)
-    if found.counts is None:
-        return None
-    counts = np.zeros(len(columns), dtype=np.int64)
-    counts[rows] = found.counts
-    return counts
+    return None if found.counts is None else columns.spread(rows, found.counts)
 
 
 def _by_diving(
@@ -169,6 +163,10 @@ def _better(best: GoalOutcome, counts: NDArray[np.int64] | None, value: float) -
 
 def _most_regions(models: list[ModelBlocks]) -> int:
     return max((len(model.blocks) for model in models), default=1)
+
+
+def _fixing(models: list[ModelBlocks]) -> int:
+    return _FIXING if _most_regions(models) <= _MANY_REGIONS else _FIXING_MANY
 
 
 def _grid(size: int, models: list[ModelBlocks]) -> Grid:

@@ -1,4 +1,4 @@
-"""The numba decorator of the template kernels: releases the GIL, and caches machine code where a folder can be written."""
+"""The numba decorator of all compiled loops: releases the GIL, and caches machine code where a folder can be written."""
 
 from __future__ import annotations
 
