@@ -34,7 +34,7 @@ from flows import (
 )
 from flows.cli_common import ExitCode, say, say_error
 from flows.cli_faults import check_arguments, system_fault
-from flows.cli_streams import StdoutError, flush_stdout, leave_stdout, settle_streams
+from flows.cli_streams import StdoutError, flush_stdout, give_up_stdout, leave_stdout, settle_streams
 
 _INTERRUPTED = "interrupted: what was published is untouched, finished work is kept; run the same command to go on"
 
@@ -96,6 +96,7 @@ def main() -> int:
         if known is None:
             raise
         say_error(known)
+        give_up_stdout()
         return known.exit_code
     return code
 

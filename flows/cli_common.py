@@ -145,7 +145,7 @@ def say(message: str) -> None:
 def put(text: str) -> None:
     """Data, on stdout."""
     with stdout_errors():
-        print(text)  # noqa: T201
+        print(text, flush=True)  # noqa: T201 - whoever reads a pipe waits for it, be the command one that stays
 
 
 def put_lines(lines: Iterable[Line]) -> None:

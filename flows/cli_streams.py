@@ -54,6 +54,14 @@ def flush_stdout() -> None:
         sys.stdout.flush()
 
 
+def give_up_stdout() -> None:
+    """Write what is still held back, or leave it where that fails: the error has been told."""
+    try:
+        flush_stdout()
+    except StdoutError:
+        leave_stdout()
+
+
 def leave_stdout() -> None:
     """Point stdout elsewhere, so that Python's own flush at the end is quiet."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
