@@ -155,6 +155,10 @@ def _steps(found: Comparison) -> list[Line]:
             "covers: least served after the step, over workloads, of the demand (or of today where that is less)",
             style="dim",
         )
+        if found.plan.kv_transfers:
+            egress = money(found.plan.egress_usd_per_h)
+            text = f"USD/h then is of machines; KV crosses regions as the plan says at most, which costs {egress} USD/h more"
+            lines += wrapped(text, style="dim")
     elif not found.steps.short:
         lines.append(Line("  nothing to do: the plan runs already"))
     if found.steps.short:

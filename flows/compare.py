@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import CoralError
 from catalogs.fleet import FleetRow, read_fleet
+from catalogs.types import Phase
 from flows.build_inputs import resolve_inputs
 from flows.planning_inputs import check_demand_known
 from flows.settings import BuildSettings
-from tasks.allocation.migration import Steps, Unit, order_steps
+from tasks.allocation.migration import Crossing, Steps, Unit, order_steps
 from tasks.allocation.types import ModelDemand
 from tasks.profiling.evaluate import LayoutRate, layout_rate, stage_layers
 from tasks.profiling.layouts import Layout
@@ -192,7 +193,19 @@ def _steps(
     demands = [
         ModelDemand(d.model, d.planned_req_per_s or 0.0, d.workload_ids, d.regions) for d in loaded.model_demands
     ]
-    return order_steps(today, wanted, capacity, demands, price, kept), sum(unit.instances for unit in kept)
+    steps = order_steps(today, wanted, capacity, demands, price, kept, _crossings(loaded, plan))
+    return steps, sum(unit.instances for unit in kept)
+
+
+def _crossings(loaded: LoadedScenario, plan: Plan) -> list[Crossing]:
+    """Where the plan has KV cross regions, of models that the scenario has with both phases."""
+    phase = {w.workload_id: w.phase for w in loaded.workloads}
+    sides = {d.model: {phase[name]: name for name in d.workload_ids} for d in loaded.model_demands}
+    return [
+        Crossing(t.model, own[Phase.PREFILL], own[Phase.DECODE], t.from_region, t.to_region, t.req_per_s)
+        for t in plan.kv_transfers
+        if (own := sides.get(t.model, {})).keys() >= {Phase.PREFILL, Phase.DECODE}
+    ]
 
 
 def _machines(instance: PlanInstance) -> dict[str, int]:

@@ -94,14 +94,14 @@ def _facts(lake: Lake, plan: Plan, settings: ExportSettings) -> Facts:
 
 def _rules(lake: Lake, plan: Plan) -> PlanRules | None:
     """The rules the plan was made under, from its frame; None where an older version of coral kept none."""
-    from flows.plan_frame import demands_of, find_frame, quotas_of
+    from flows.plan_frame import demands_of, find_frame, links_of, quotas_of
     from tasks.exports.types import PlanRules
 
     frame = find_frame(lake.root, plan.scenario_id, plan.plan_version)
     if frame is None:
         return None
     demands = {demand.model: demand for demand in demands_of(frame)}
-    return PlanRules(demands, tuple(quotas_of(frame)), frame["budget_usd_per_h"])
+    return PlanRules(demands, tuple(quotas_of(frame)), frame["budget_usd_per_h"], tuple(links_of(frame)))
 
 
 def _rows(lake: Lake, plan: Plan, name: str) -> list[dict[str, Any]]:

@@ -130,7 +130,7 @@ def problem_of_frame(lake: Lake, frame: Mapping[str, Any], **policy: object) -> 
         shortage=Shortage(frame["shortage"]),
         quotas=quotas_of(frame),
         budget_usd_per_h=frame["budget_usd_per_h"],
-        links=[KvLink(**link) for link in frame.get("links", [])],
+        links=links_of(frame),
     )
     return without_templates(problem, set_aside_of(frame)) if frame["set_aside"] else problem
 
@@ -164,6 +164,11 @@ def demands_of(frame: Mapping[str, Any]) -> list[ModelDemand]:
 def quotas_of(frame: Mapping[str, Any]) -> list[SharedQuota]:
     """Quotas over several configurations."""
     return [SharedQuota(**quota) for quota in frame["quotas"]]
+
+
+def links_of(frame: Mapping[str, Any]) -> list[KvLink]:
+    """Between which regions KV may cross."""
+    return [KvLink(**link) for link in frame.get("links", [])]
 
 
 def _retupled(value: Any) -> Any:

@@ -1,10 +1,11 @@
 """From what runs today to a plan in ordered steps, none of which drops below demand or takes more machines than there are.
 
 Notation: today's rows t and the plan's rows g, each of n instances with nodes U and a rate; floor of a workload = the lesser
-of its demand and what it has today, and of a model the same over what its phases serve together per region. A state is how
-many instances of every row run. Moves: stop instances of today's rows while every floor holds, start instances of the plan's
-while machines are free. A depth-first search over states, stops first (they save money and free machines), finds an order;
-it gives up after a number of states and says which machines were short.
+of its demand and what it has today, and of a model the same over what its phases serve together: per region, and between
+regions as far as the plan has KV cross, no more and no other way at any time. A state is how many instances of every row run.
+Moves: stop instances of today's rows while every floor holds, start instances of the plan's while machines are free. A
+depth-first search over states, stops first (they save money and free machines), finds an order; it gives up after a number
+of states and says which machines were short.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import product
 
 from tasks.allocation.types import ModelDemand
 
@@ -35,6 +37,18 @@ class Unit:
     req_per_s: float
     usd_per_h: float
     instances: int
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Up to ``req_per_s`` requests of a model may prefill in ``source`` and decode in ``target``."""
+
+    model: str
+    prefill: str
+    decode: str
+    source: str
+    target: str
+    req_per_s: float
 
 
 class Action(StrEnum):
@@ -74,10 +88,12 @@ def order_steps(
     demands: Sequence[ModelDemand],
     price_usd_per_h: Mapping[Key, float],
     kept: Sequence[Unit] = (),
+    crossings: Sequence[Crossing] = (),
 ) -> Steps:
     """Steps from ``today`` to ``plan``, beside ``kept``, which is in both and stays. ``capacity``: machines that can be had,
-    today's included; where today has more, what it has. Kinds without a capacity cannot be added to."""
-    search = _Search(today, plan, kept, capacity, demands)
+    today's included; where today has more, what it has. Kinds without a capacity cannot be added to. ``crossings``: where the
+    plan has KV cross regions."""
+    search = _Search(today, plan, kept, capacity, demands, crossings)
     moves, short = search.run()
     return Steps(tuple(_told(search, moves, price_usd_per_h)), short)
 
@@ -98,6 +114,7 @@ class _Search:
     kept: Sequence[Unit]
     capacity: Mapping[Key, int]
     demands: Sequence[ModelDemand]
+    crossings: Sequence[Crossing] = ()
     seen: set[_State] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -132,7 +149,7 @@ class _Search:
         return found
 
     def served(self, old: Sequence[int], new: Sequence[int]) -> tuple[dict[str, float], dict[str, float]]:
-        """Req/s per workload, and per model with its phases together in each region."""
+        """Req/s per workload, and per model with its phases together in each region, or as far as KV crosses them."""
         by_region: dict[tuple[str, str], float] = {}
         for unit, n in self.running(old, new):
             key = (unit.workload_id, unit.region)
@@ -142,6 +159,8 @@ class _Search:
         together = {
             d.model: sum(min(by_region.get((w, r), 0.0) for w in d.workload_ids) for r in regions) for d in self.demands
         }
+        for model in {row.model for row in self.crossings}:
+            together[model] = _flow([row for row in self.crossings if row.model == model], by_region)
         return rates, together
 
     def holds(self, old: Sequence[int], new: Sequence[int]) -> bool:
@@ -246,6 +265,30 @@ class _Search:
                 lacks = {(unit.region, k): many - free[k] for k, many in unit.nodes.items() if many > free[k]}
                 lacking.append(lacks)
         return min(lacking, key=lambda lacks: sum(lacks.values()), default={})
+
+
+def _flow(crossings: Sequence[Crossing], rates: Mapping[tuple[str, str], float]) -> float:
+    """Most req/s of one model from prefill to decode: inside a region as many as both serve, between two as many as cross.
+
+    ``rates``: req/s by (workload, region). By the smallest cut: prefill is cut off in all regions that send but those of a
+    subset, and decode where that is less than what reaches it. Subsets are few, as regions that send are.
+    """
+    prefill, decode = crossings[0].prefill, crossings[0].decode
+    senders = sorted({row.source for row in crossings})
+    regions = {region for _, region in rates} | {*senders}
+    least = math.inf
+    for chosen in product((False, True), repeat=len(senders)):
+        kept = {region for region, is_kept in zip(senders, chosen, strict=True) if is_kept}
+        cut = 0.0
+        for region in regions:
+            made, taken = rates.get((prefill, region), 0.0), rates.get((decode, region), 0.0)
+            reached = min(taken, sum(row.req_per_s for row in crossings if row.target == region and row.source in kept))
+            if region in senders:
+                cut += taken if region in kept else made + reached
+            else:
+                cut += min(taken, made + reached)
+        least = min(least, cut)
+    return least
 
 
 def _told(search: _Search, moves: Sequence[_Move], price: Mapping[Key, float]) -> list[Step]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from catalogs.ids import parse_combination_id
 from catalogs.types import Market
-from tasks.exports.supply import demand_of, served_by_region
+from tasks.exports.supply import demand_of, service_of
 from tasks.exports.types import Group, Launch
 
 _REL = 1e-9
@@ -17,8 +17,9 @@ def replica_bounds(launch: Launch) -> list[dict[str, Any]]:
     """Per group: between which numbers of instances an autoscaler may move it, the others staying as planned.
 
     ``min``: the fewest, 1 at least, with which the model's planned demand is still met at the planned headroom in as many
-    regions as asked for, prefill and decode together in each, N+1, least replicas and firm shares included; where the plan
-    falls short or its rules are not kept, as many as planned. ``max``: as many as free nodes of the region's market, quotas
+    regions as asked for, prefill and decode together in each (where KV may cross, each phase in as many, and what crosses as
+    planned), N+1, least replicas and firm shares included; where the plan falls short or its rules are not kept, as many as
+    planned. ``max``: as many as free nodes of the region's market, quotas
     and the budget allow beside what the plan rents. ``target_tok_per_s``: load of one running instance at which the
     headroom is used up.
     """
@@ -44,9 +45,9 @@ def _fewest(launch: Launch, group: Group) -> int:
         return group.row.instances
     fewest = group.row.instances
     while fewest > 1:
-        served = served_by_region(launch.plan, launch.groups, demand, {group.name: fewest - 1})
-        regions = sum(rate > 0 for rate in served.values())
-        if math.fsum(served.values()) < demand.planned_req_per_s * (1 - _REL) or regions < demand.min_regions:
+        left = service_of(launch, demand, {group.name: fewest - 1})
+        served = math.fsum(left.req_per_s.values())
+        if served < demand.planned_req_per_s * (1 - _REL) or left.regions < demand.min_regions:
             break
         fewest -= 1
     return fewest

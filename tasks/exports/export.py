@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from catalogs.types import Phase
 from catalogs.wording import counted
 from tasks.allocation.plan import PlanState
 from tasks.exports.bounds import replica_bounds
@@ -15,8 +17,9 @@ from tasks.exports.counts import check_counts
 from tasks.exports.kubernetes import kubernetes_files
 from tasks.exports.routing import router_weights
 from tasks.exports.skypilot import skypilot_files
+from tasks.exports.supply import meeting_places
 from tasks.exports.tables import refusals_text
-from tasks.exports.types import Group, Launch, Refusal
+from tasks.exports.types import Launch, Refusal
 from tasks.exports.vllm import vllm_files
 
 TARGETS = ("vllm", "skypilot", "kubernetes")
@@ -79,23 +82,54 @@ def _notes(launch: Launch) -> tuple[str, ...]:
         "(router_weights.json, decode_in); connect the two networks yourself: servers here are set up for one region"
         for t in launch.plan.kv_transfers
     ]
-    here: dict[tuple[str, str], list[Group]] = {}
+    return (*notes, *_service_notes(launch), *_attention_notes(launch))
+
+
+def _service_notes(launch: Launch) -> list[str]:
+    """Where one side of a model cannot be launched: in a region, and at an end of KV that crosses regions."""
+    planned: dict[tuple[str, str], set[Phase]] = defaultdict(set)
+    launched: dict[tuple[str, str], set[Phase]] = defaultdict(set)
     for group in launch.groups:
-        here.setdefault((group.served.model, group.row.region), []).append(group)
-    for (model, region), groups in sorted(here.items()):
-        launched = [group for group in groups if group.is_launchable]
-        missing = {g.served.phase.value for g in groups} - {g.served.phase.value for g in launched}
-        if launched and missing:
-            notes.append(
-                f"{model} in {region} lacks its {' and '.join(sorted(missing))} instances: nothing is served there"
+        where = group.served.model, group.row.region
+        planned[where].add(group.served.phase)
+        if group.is_launchable:
+            launched[where].add(group.served.phase)
+    moves = launch.plan.kv_transfers
+    notes = []
+    for model, region in sorted(planned):
+        missing = planned[model, region] - launched[model, region]
+        if missing and launched[model, region]:
+            (phase,) = missing
+            ends = {(t.model, t.to_region if phase is Phase.PREFILL else t.from_region) for t in moves}
+            left = (
+                "at most what crosses regions is served there" if (model, region) in ends else "nothing is served there"
             )
-        gpus = {launch.facts.nodes[node.node_config].gpu for group in launched for node in group.nodes}
-        if len(gpus) > 1 and not launch.facts.attention_backend:
-            notes.append(
-                f"{model} in {region} runs on {', '.join(sorted(gpus))}: prefill and decode must use one attention backend; "
-                "if the handshake refuses, export with --attention-backend TRITON_ATTN, which all of them have"
-            )
-    return tuple(notes)
+            notes.append(f"{model} in {region} lacks its {phase.value} instances: {left}")
+    for move in moves:
+        for phase, region in ((Phase.PREFILL, move.from_region), (Phase.DECODE, move.to_region)):
+            if phase not in launched[move.model, region]:
+                text = f"of the KV from {move.from_region} to {move.to_region} nothing is served"
+                notes.append(f"{move.model}: {text}: {region} lacks its {phase.value} instances")
+    return notes
+
+
+def _attention_notes(launch: Launch) -> list[str]:
+    """Models whose instances hand KV to each other on GPUs of several types."""
+    if launch.facts.attention_backend:
+        return []
+    places = meeting_places(launch.plan)
+    here: dict[tuple[str, tuple[str, ...]], set[str]] = defaultdict(set)
+    for group in launch.groups:
+        if group.is_launchable:
+            model, region = group.served.model, group.row.region
+            gpus = {launch.facts.nodes[node.node_config].gpu for node in group.nodes}
+            here[model, places.get((region, model), (region,))] |= gpus
+    return [
+        f"{model} in {', '.join(regions)} runs on {', '.join(sorted(gpus))}: prefill and decode must use one attention backend; "
+        "if the handshake refuses, export with --attention-backend TRITON_ATTN, which all of them have"
+        for (model, regions), gpus in sorted(here.items())
+        if len(gpus) > 1
+    ]
 
 
 def _readme(

@@ -15,6 +15,7 @@ from catalogs.types import Phase
 from tasks.allocation.plan import Plan, PlanInstance, PlanStage
 from tasks.exports.rules import refusals
 from tasks.exports.servers import max_model_len, pipeline_stages, rank_words, servers_of
+from tasks.exports.supply import meeting_places
 from tasks.exports.types import Facts, Group, GroupNode, Launch, NotLaunchableError, ServedWorkload, Server
 from tasks.templates.types import LaunchClass
 
@@ -25,12 +26,17 @@ _RUNTIME = "plan with --launchable-only, or run it on a runtime that lays stages
 def launch_of(plan: Plan, facts: Facts) -> Launch:
     """The plan's groups, in the plan's order. Raises CoralError where a fact about a workload, a model or a node is missing."""
     served = [_served(row, facts) for row in plan.instances]
-    connectors = _connectors(plan.instances, served, facts)
-    halves = _half_precision(plan.instances, served, facts)
-    groups = []
-    for row, workload in zip(plan.instances, served, strict=True):
-        where = (row.region, workload.model)
-        groups.append(_group(row, workload, facts, connectors[where], where in halves))
+    places = meeting_places(plan)
+    where = [
+        (places.get((row.region, w.model), (row.region,)), w.model)
+        for row, w in zip(plan.instances, served, strict=True)
+    ]
+    connectors = _connectors(plan.instances, served, where, facts)
+    halves = _half_precision(plan.instances, where, facts)
+    groups = [
+        _group(row, workload, facts, connectors[place], place in halves)
+        for row, workload, place in zip(plan.instances, served, where, strict=True)
+    ]
     return Launch(plan, facts, _with_unique_names(groups))
 
 
@@ -50,41 +56,41 @@ def _served(row: PlanInstance, facts: Facts) -> ServedWorkload:
     return served
 
 
-# ---- what instances of one model in one region must agree on ------------------------------------------------------------
+# ---- what instances of one model must agree on that hand KV to each other ------------------------------------------------
+
+_Place = tuple[tuple[str, ...], str]
+"""(regions between which the model's KV moves, model): mostly of one region."""
 
 
 def _connectors(
-    rows: Sequence[PlanInstance], served: Sequence[ServedWorkload], facts: Facts
-) -> dict[tuple[str, str], str]:
-    """KV connector per (region, model): prefill and decode must speak the same. One that takes the pipelines there are,
-    else the usual one; '' where nothing is handed over."""
-    stages: dict[tuple[str, str], dict[Phase, int]] = {}
-    for row, workload in zip(rows, served, strict=True):
+    rows: Sequence[PlanInstance], served: Sequence[ServedWorkload], where: Sequence[_Place], facts: Facts
+) -> dict[_Place, str]:
+    """KV connector per place: prefill and decode must speak the same. One that takes the pipelines there are, else the usual
+    one; '' where nothing is handed over."""
+    stages: dict[_Place, dict[Phase, int]] = {}
+    for row, workload, place in zip(rows, served, where, strict=True):
         if row.launch_class in (LaunchClass.A, LaunchClass.B1):
-            most = stages.setdefault((row.region, workload.model), {})
+            most = stages.setdefault(place, {})
             most[workload.phase] = max(most.get(workload.phase, 1), pipeline_stages(row))
     engine, found = facts.engine, {}
-    for row, workload in zip(rows, served, strict=True):
-        where = (row.region, workload.model)
-        most = stages.get(where, {})
+    for workload, place in zip(served, where, strict=True):
+        most = stages.get(place, {})
         if workload.phase is Phase.AGGREGATED:
-            found[where] = ""
+            found[place] = ""
         elif most.get(Phase.DECODE, 1) > 1:
-            found[where] = engine.decode_pp_connector or engine.connector
+            found[place] = engine.decode_pp_connector or engine.connector
         elif most.get(Phase.PREFILL, 1) > 1:
-            found[where] = engine.prefill_pp_connector or engine.connector
+            found[place] = engine.prefill_pp_connector or engine.connector
         else:
-            found[where] = engine.connector
+            found[place] = engine.connector
     return found
 
 
-def _half_precision(
-    rows: Sequence[PlanInstance], served: Sequence[ServedWorkload], facts: Facts
-) -> frozenset[tuple[str, str]]:
-    """(region, model) where a GPU without bf16 takes part: all must compute in fp16 then, for the KV that is handed over."""
+def _half_precision(rows: Sequence[PlanInstance], where: Sequence[_Place], facts: Facts) -> frozenset[_Place]:
+    """Places where a GPU without bf16 takes part: all must compute in fp16 then, for the KV that is handed over."""
     return frozenset(
-        (row.region, workload.model)
-        for row, workload in zip(rows, served, strict=True)
+        place
+        for row, place in zip(rows, where, strict=True)
         if any(not facts.nodes[n.node_config].has_native_bf16 for stage in row.stages for n in stage.nodes)
     )
 

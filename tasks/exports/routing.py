@@ -9,7 +9,7 @@ from typing import Any
 
 from catalogs.ids import parse_combination_id
 from catalogs.types import Phase
-from tasks.exports.supply import delivered_tok_per_s, demand_of, served_by_region
+from tasks.exports.supply import delivered_tok_per_s, demand_of, service_of
 from tasks.exports.types import Group, Launch
 
 
@@ -63,7 +63,7 @@ def _shares(rates: dict[str, float]) -> list[dict[str, Any]]:
 
 def _decode_in(launch: Launch, model: str) -> dict[str, dict[str, float]]:
     """Requests/s of a model by the region where they prefill and that where they decode."""
-    served = served_by_region(launch.plan, launch.groups, demand_of(launch, model))
+    served = service_of(launch, demand_of(launch, model)).req_per_s
     found = {region: {region: rate} for region, rate in served.items()}
     for row in launch.plan.kv_transfers:
         if row.model == model and served[row.to_region] > 0:  # it counts where it decodes

@@ -11,7 +11,7 @@ from catalogs.types import ModelSpec, Phase
 
 if TYPE_CHECKING:
     from tasks.allocation.plan import Plan, PlanInstance
-    from tasks.allocation.types import ModelDemand, SharedQuota
+    from tasks.allocation.types import KvLink, ModelDemand, SharedQuota
 
 MASTER_PORT = 29500
 HTTP_PORT = 8000
@@ -29,11 +29,13 @@ class NotLaunchableError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class PlanRules:
-    """The rules a plan was made under, as kept beside it: per model, quotas over several configurations, budget."""
+    """The rules a plan was made under, as kept beside it: per model, quotas over several configurations, budget, and between
+    which regions KV may cross."""
 
     demands: Mapping[str, ModelDemand]
     quotas: tuple[SharedQuota, ...] = ()
     budget_usd_per_h: float | None = None
+    links: tuple[KvLink, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

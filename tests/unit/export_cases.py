@@ -7,7 +7,7 @@ from typing import Any
 from catalogs.engines import engine_launch
 from catalogs.types import Phase
 from tasks.allocation.plan import Plan
-from tasks.allocation.types import ModelDemand, SharedQuota
+from tasks.allocation.types import KvLink, ModelDemand, SharedQuota
 from tasks.exports.groups import launch_of
 from tasks.exports.types import Facts, Launch, ModelFacts, NodeFacts, PlanRules, ServedWorkload
 
@@ -101,7 +101,13 @@ OWNED = instance("decode", [(0, 11, [node("L40Sx4", tp=4)])], "A", region="own/f
 ROWS = (SIDE_BY_SIDE, MIXED, INSIDE, SHARED_STAGE, UNEQUAL, OWNED)
 
 
-def plan(*rows: dict[str, Any], version: int = 3, spare_nodes: int = 5) -> Plan:
+def crossing(req_per_s: float, source: str = "aws/us-east-2", target: str = "gcp/us-central1") -> dict[str, Any]:
+    """KV of the model that crosses regions; what it takes and costs is made up."""
+    ends = {"model": MODEL, "from_region": source, "to_region": target}
+    return {**ends, "req_per_s": req_per_s, "gbit_per_s": 1.0, "usd_per_gb": 0.01, "usd_per_h": 4.5}
+
+
+def plan(*rows: dict[str, Any], version: int = 3, spare_nodes: int = 5, moves: tuple[dict[str, Any], ...] = ()) -> Plan:
     """A plan of these rows with the offers they need, of each of which ``spare_nodes`` more can be had."""
     rows = rows or ROWS
     needed: dict[tuple[str, str, str], int] = {}
@@ -167,16 +173,21 @@ def plan(*rows: dict[str, Any], version: int = 3, spare_nodes: int = 5) -> Plan:
             ],
             "shortfalls": [],
             "warnings": [],
+            "kv_transfers": list(moves),
         }
     )
 
 
 def rules(
-    req_per_s: float = 4.0, quotas: tuple[SharedQuota, ...] = (), budget: float | None = None, **of_model: Any
+    req_per_s: float = 4.0,
+    quotas: tuple[SharedQuota, ...] = (),
+    budget: float | None = None,
+    links: tuple[KvLink, ...] = (),
+    **of_model: Any,
 ) -> PlanRules:
     """What the plan was made under: the demand of the model, and rules of its own."""
     demand = ModelDemand(MODEL, req_per_s, (PREFILL, DECODE), ("aws/us-east-2", "gcp/us-central1"), **of_model)
-    return PlanRules({MODEL: demand}, quotas, budget)
+    return PlanRules({MODEL: demand}, quotas, budget, links)
 
 
 def facts(version: str = "0.33.0", **changes: Any) -> Facts:
@@ -191,5 +202,7 @@ def facts(version: str = "0.33.0", **changes: Any) -> Facts:
     return Facts(**{**given, "gpu_memory_utilization": 0.92, **changes})
 
 
-def launch(*rows: dict[str, Any], version: str = "0.33.0", **changes: Any) -> Launch:
-    return launch_of(plan(*rows), facts(version, **changes))
+def launch(
+    *rows: dict[str, Any], version: str = "0.33.0", moves: tuple[dict[str, Any], ...] = (), **changes: Any
+) -> Launch:
+    return launch_of(plan(*rows, moves=moves), facts(version, **changes))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from allocation_cases import R1, R2
+from scipy.optimize import linprog
 
-from tasks.allocation.migration import Action, Key, Steps, Unit, order_steps
+from tasks.allocation.migration import Action, Crossing, Key, Steps, Unit, _flow, order_steps
 from tasks.allocation.types import ModelDemand
 
 ONE = [ModelDemand("m", 10.0, ("w",), (R1,))]
@@ -149,6 +151,43 @@ def test_what_is_in_both_stays_and_serves() -> None:
     steps = check([unit("old", "a", 5.0, 1)], [], {(R1, "a"): 2}, kept=kept)
     assert told(steps) == [("drain", 1, "old")]
     assert check([], [], {}, kept=kept).steps == ()
+
+
+def test_kv_crosses_regions_as_the_plan_says_and_no_other_way() -> None:
+    """From prefill and decode in R1 to prefill in R2 and decode in R3, with KV from R2 to R3 alone: prefill in R1 must not go
+    before decode in R3 runs, nor decode in R1 before prefill in R2 does, though each phase by itself would be served."""
+    r3 = "R3"
+    price = PRICE | {(r3, "b"): 2.0}
+    demands = [ModelDemand("m", 10.0, ("p", "d"), (R1, R2, r3))]
+    today = [unit("p1", "a", 10.0, 1, workload="p"), unit("d1", "b", 10.0, 1, workload="d")]
+    plan = [unit("p2", "a", 10.0, 1, region=R2, workload="p"), Unit("d3", r3, "d", {"b": 1}, 10.0, 2.0, 1)]
+    ways = [Crossing("m", "p", "d", R2, r3, 10.0)]
+    steps = order_steps(today, plan, dict.fromkeys(price, 1), demands, price, (), ways)
+    assert not steps.short
+    assert [s.action.value for s in steps.steps] == ["add", "add", "drain", "drain"]
+    # With all four 10 req/s are served in R1 and 10 across.
+    assert [s.covers for s in steps.steps] == [1.0, 2.0, 1.0, 1.0]
+    # Where 6 req/s cross the plan serves no more: that is held, and the phases' own 10.
+    short = order_steps(today, plan, dict.fromkeys(price, 1), demands, price, (), [replace(ways[0], req_per_s=6.0)])
+    assert [s.covers for s in short.steps] == [1.0, 2.0, 1.0, 1.0]
+
+
+def test_what_is_served_together_is_the_most_that_flows() -> None:
+    """Against a linear program: x_rs req/s prefill in r and decode in s, inside a region or where KV crosses."""
+    rng = np.random.default_rng(3)
+    names = ["A", "B", "C", "D"]
+    for _ in range(60):
+        rates = {(w, r): float(rng.integers(0, 9)) for w in ("p", "d") for r in names if rng.random() < 0.8}
+        links = {(a, b): float(rng.integers(0, 7)) for a in names for b in names if a != b and rng.random() < 0.3}
+        ways = [Crossing("m", "p", "d", a, b, most) for (a, b), most in links.items()]
+        if not ways:
+            continue
+        pairs = [(r, r) for r in names] + list(links)
+        rows = [[float(a == r) for a, _ in pairs] for r in names] + [[float(b == r) for _, b in pairs] for r in names]
+        most = [rates.get((w, r), 0.0) for w in ("p", "d") for r in names]
+        limits = [(0, links.get(pair)) for pair in pairs]
+        best = linprog([-1.0] * len(pairs), A_ub=rows, b_ub=most, bounds=limits)
+        assert _flow(ways, rates) == pytest.approx(-best.fun, abs=1e-9)
 
 
 def random_rows(rng: np.random.Generator, name: str) -> list[Unit]:

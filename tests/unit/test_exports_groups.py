@@ -18,6 +18,7 @@ from export_cases import (
     SIDE_BY_SIDE,
     SMALL,
     UNEQUAL,
+    crossing,
     facts,
     instance,
     launch,
@@ -119,6 +120,19 @@ def test_prefill_and_decode_of_a_region_speak_through_one_connector_that_takes_t
     single = instance("decode", [(0, 11, [node("L40Sx1")])], "A")
     roles = [connector(group) for group in launch(piped, single).groups]
     assert roles == [("NixlPushConnector", "kv_producer"), ("NixlPushConnector", "kv_consumer")]
+
+
+def test_regions_between_which_kv_moves_are_one_place() -> None:
+    """Iowa's decode of one stage takes KV from Ohio, whose decode has four: all speak Mooncake; and compute as its T4 does."""
+    rows = (SIDE_BY_SIDE, MIXED, instance("decode", [(0, 11, [node("T4x1")])], "A", region="gcp/us-central1"), OWNED)
+    apart, joined = launch(*rows).groups, launch(*rows, moves=(crossing(1.0),)).groups
+    assert [connector(group)[0] for group in apart] == ["MooncakeConnector"] * 2 + ["NixlConnector"] * 2
+    assert [connector(group)[0] for group in joined] == ["MooncakeConnector"] * 3 + ["NixlConnector"]
+    assert ["--dtype" in group.servers[0].arguments for group in apart] == [False, False, True, False]
+    assert ["--dtype" in group.servers[0].arguments for group in joined] == [True, True, True, False]
+    own = "own/frankfurt"
+    chain = launch(*rows, moves=(crossing(1.0, "gcp/us-central1", own), crossing(1.0, "aws/us-east-2", own))).groups
+    assert {connector(group)[0] for group in chain} == {"MooncakeConnector"}
 
 
 def test_an_engine_without_such_a_connector_takes_no_decode_pipeline() -> None:

@@ -6,10 +6,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from export_cases import INSIDE, MIXED, MODEL, SHARED_STAGE, SIDE_BY_SIDE, launch, rules
+from export_cases import INSIDE, MIXED, MODEL, SHARED_STAGE, SIDE_BY_SIDE, UNEQUAL, crossing, launch, rules
 
-from tasks.allocation.plan import PlanTransfer
-from tasks.allocation.types import SharedQuota
+from tasks.allocation.types import KvLink, SharedQuota
 from tasks.exports.bounds import replica_bounds
 from tasks.exports.export import export_of
 from tasks.exports.routing import router_weights
@@ -54,10 +53,7 @@ def test_a_router_weighs_by_what_is_delivered() -> None:
 
 def test_a_router_knows_where_kv_goes() -> None:
     """4 of Ohio's 16 requests/s of prefill decode in Iowa (0.8 x 3 x 500 / 200 = 6), 8 in Ohio: all 12 begin in Ohio."""
-    made = launch(SIDE_BY_SIDE, MIXED, INSIDE)
-    ends = {"model": MODEL, "from_region": "aws/us-east-2", "to_region": "gcp/us-central1"}
-    row = PlanTransfer(**ends, req_per_s=4.0, gbit_per_s=1.0, usd_per_gb=0.01, usd_per_h=4.5)
-    moved = replace(made, plan=made.plan.model_copy(update={"kv_transfers": (row,)}))
+    moved = launch(SIDE_BY_SIDE, MIXED, INSIDE, moves=(crossing(4.0),))
     ohio, iowa = router_weights(moved)["models"][0]["regions"]
     assert (ohio["weight"], iowa["weight"], iowa["decode_in"]) == (1.0, 0.0, [])
     assert ohio["supplied_req_per_s"] == pytest.approx(12.0)
@@ -103,6 +99,48 @@ def test_the_fewest_replicas_keep_the_rules() -> None:
     assert least(two, MIXED, SIDE_BY_SIDE | IOWA, MIXED | IOWA, rules=rules(min_regions=2)) == [1, 1, 1, 1]
     # What is not known is not undercut.
     assert least(two, many, rules=None) == [2, 5]
+
+
+def test_where_kv_crosses_every_phase_stays_in_as_many_regions_as_asked_for() -> None:
+    """N+1, two regions. Prefill: 3 instances of 16 requests/s in Ohio count as 32, 2 in Iowa as 16, one as nothing. Decode: 3
+    of 4 requests/s in Ohio count as 8, 5 of 2 in Iowa as 8. 4 requests/s cross from Ohio to Iowa, which leaves 8 and 4 + 4.
+
+    Of 8 that are asked for, Ohio's decode and what crosses would do without prefill in Iowa, were it not for two regions."""
+    rows = (SIDE_BY_SIDE | {"instances": 3}, MIXED | {"instances": 3})
+    rows += (SIDE_BY_SIDE | IOWA | {"instances": 2}, INSIDE | {"instances": 5})
+    least_of = {"survives_loss": True, "kv_gb_per_request": 0.1}
+    moves = {"moves": (crossing(4.0),)}
+    assert least(*rows, rules=rules(8.0, **least_of), **moves) == [2, 1, 1, 3]
+    assert least(*rows, rules=rules(8.0, min_regions=2, **least_of), **moves) == [2, 2, 2, 3]
+    assert least(*rows, rules=rules(12.1, min_regions=2, **least_of), **moves) == [2, 3, 2, 4]
+
+
+def test_regions_are_counted_by_phase_where_kv_may_cross() -> None:
+    """Prefill in Ohio and Iowa, decode in Ohio and Oregon, nothing crosses: each phase is in two regions, both in one alone."""
+    rows = (SIDE_BY_SIDE | {"instances": 2}, MIXED, SIDE_BY_SIDE | IOWA, MIXED | {"region": "aws/us-west-2"})
+    ways = (KvLink("aws/us-east-2", "gcp/us-central1", 0.02),)
+    may = {"min_regions": 2, "kv_gb_per_request": 0.1}
+    assert least(*rows, rules=rules(4.0, links=ways, **may)) == [1, 1, 1, 1]
+    assert least(*rows, rules=rules(4.0, **may)) == [2, 2, 1, 2]
+    assert least(*rows, rules=rules(4.0, links=ways, min_regions=2)) == [2, 2, 1, 2]
+
+
+def test_what_cannot_be_launched_at_an_end_of_crossing_kv_is_said() -> None:
+    def said(*rows: dict[str, Any]) -> list[str]:
+        notes = export_of(launch(*rows, moves=(crossing(4.0),)), ["vllm"]).notes
+        return [note for note in notes if "lacks its" in note]
+
+    assert said(SIDE_BY_SIDE, MIXED, INSIDE) == []
+    (note,) = said(SIDE_BY_SIDE, UNEQUAL, INSIDE)
+    assert note == f"{MODEL} in aws/us-east-2 lacks its decode instances: at most what crosses regions is served there"
+    nothing = "of the KV from aws/us-east-2 to gcp/us-central1 nothing is served"
+    assert said(SIDE_BY_SIDE, MIXED, UNEQUAL | IOWA) == [
+        f"{MODEL}: {nothing}: gcp/us-central1 lacks its decode instances"
+    ]
+    assert said(SHARED_STAGE, MIXED, INSIDE) == [
+        f"{MODEL} in aws/us-east-2 lacks its prefill instances: nothing is served there",
+        f"{MODEL}: {nothing}: aws/us-east-2 lacks its prefill instances",
+    ]
 
 
 def test_the_most_replicas_keep_quotas_and_budget() -> None:
