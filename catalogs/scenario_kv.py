@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from catalogs.cells import plain_number
+from catalogs.errors import CoralError, clipped
 from catalogs.scenario_parts import Name, Section, Within
 
 UsdPerGb = Annotated[float, Within(0, 1_000)]
@@ -70,3 +72,19 @@ class CrossRegionKvSection(Section):
                 if usd is not None and set(way) <= set(regions):
                     found[way] = usd, gbit
         return found
+
+
+def kv_terms_of(text: str) -> CrossRegionKvSection:
+    """The terms for all pairs of regions that ``--cross-region-kv`` states: ``0.02`` or ``0.02,10``, in USD/GB and Gbit/s.
+    Raises CoralError for another form."""
+    price, *most = (plain_number(part.strip()) for part in text.split(","))
+    try:
+        if price is None or len(most) > 1 or None in most:
+            raise ValueError
+        return CrossRegionKvSection(usd_per_gb=price, gbit_per_s=most[0] if most else None)
+    except (ValueError, ValidationError):
+        raise CoralError(
+            f"--cross-region-kv {clipped(text)!r} is no price",
+            remedy="write what a GB that leaves a region costs in USD, from your provider's price list (no catalog has it), "
+            "and how many Gbit/s may cross at most: 0.02,10",
+        ) from None

@@ -296,8 +296,3 @@ class Scenario(Section):
     efficiency: FileSection | None = None
     profiles: FileSection | None = None
     calibration: FileSection | None = None
-
-    @property
-    def takes_feeds(self) -> bool:
-        """Whether anything of it comes from the lake."""
-        return any(section is not None and section.feed for section in (self.offers, self.availability, self.demand))

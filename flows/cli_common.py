@@ -17,7 +17,6 @@ from catalogs.errors import CoralError, Finding, InputError, clipped, finding_li
 from flows.cli_streams import stdout_errors
 
 if TYPE_CHECKING:
-    from catalogs.scenario_kv import CrossRegionKvSection
     from flows.render import Line
 
 DEFAULT_SCENARIO = "core"
@@ -98,28 +97,6 @@ YesOption = Annotated[bool, typer.Option("--yes", help="Build the library howeve
 WorkersOption = Annotated[
     int | None, typer.Option("--workers", min=1, help="Local workers. [default: one per core]", show_default=False)
 ]
-
-
-def kv_terms_of(text: str | None) -> CrossRegionKvSection | None:
-    """``0.02`` or ``0.02,10`` -> USD/GB and Gbit/s for all pairs of regions. Raises CoralError for another form."""
-    if text is None:
-        return None
-    from pydantic import ValidationError
-
-    from catalogs.cells import plain_number
-    from catalogs.scenario_kv import CrossRegionKvSection
-
-    price, *most = (plain_number(part.strip()) for part in text.split(","))
-    try:
-        if price is None or len(most) > 1 or None in most:
-            raise ValueError
-        return CrossRegionKvSection(usd_per_gb=price, gbit_per_s=most[0] if most else None)
-    except (ValueError, ValidationError):
-        raise CoralError(
-            f"--cross-region-kv {clipped(text)!r} is no price",
-            remedy="write what a GB that leaves a region costs in USD, from your provider's price list (no catalog has it), "
-            "and how many Gbit/s may cross at most: 0.02,10",
-        ) from None
 
 
 def percentile_of(text: str | None) -> float | None:

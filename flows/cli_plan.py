@@ -28,7 +28,6 @@ from flows.cli_common import (
     WorkersOption,
     YesOption,
     described,
-    kv_terms_of,
     percentile_of,
     put,
     put_json,
@@ -193,12 +192,14 @@ def _with_policy(
 ) -> BuildSettings:
     from dataclasses import replace
 
+    from catalogs.scenario_kv import kv_terms_of
+
     return replace(
         settings,
         safety_percentile=percentile_of(safety),
         measured_only=measured_only,
         launchable_only=launchable_only,
-        cross_region_kv=kv_terms_of(cross_region_kv),
+        cross_region_kv=None if cross_region_kv is None else kv_terms_of(cross_region_kv),
     )
 
 
@@ -238,7 +239,7 @@ def build_text(result: BuildResult) -> str:
 
 def _show(outcome: AllocationOutcome, as_json: bool) -> None:
     """The plan on stdout, what became of it on stderr, the exit code that says whether demand is met."""
-    from flows.render import plan_lines
+    from flows.render_plan import plan_lines
     from tasks.allocation.types import SolveStatus
 
     if as_json:

@@ -96,7 +96,7 @@ def list_plans(
 ) -> None:
     """List the plan versions: state, status, cost, gap, when and why. The current one is published, approved, applied or
     partial; a proposed one waits for `coral plans approve`."""
-    from flows.render import plan_list_lines
+    from flows.render_plan import plan_list_lines
 
     root = lake_root_of(lake)
     summaries = _summaries(root, scenario)
@@ -122,7 +122,8 @@ def show_plan(
     With --why also what one node more or fewer is worth, what each template saves, each model's next-best plan, and what
     headroom and other rules cost: computed once, in about ten seconds, and kept in the lake.
     """
-    from flows.render import Line, plan_lines
+    from flows.render import Line
+    from flows.render_plan import plan_lines
 
     root = lake_root_of(lake)
     plan = plan_at(root, scenario, version)

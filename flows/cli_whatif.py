@@ -134,7 +134,8 @@ def answer_lines(answer: WhatIfAnswer) -> list[Line]:
 
 
 def _figures(after: Any) -> list[str]:
-    from flows.render import distance_to_best, money, number, percent_up
+    from flows.render import money, number, percent_up
+    from flows.render_plan import distance_to_best
 
     distance = distance_to_best(after)
     gap = "" if distance is None else f"; within {percent_up(distance)} % of the best plan this library can express"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import threading
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,17 @@ _NO_BASELINES = PlanBaselines(
     note="not computed: the search was interrupted",
 )
 _INTERRUPTED = "the search was interrupted: this is the best plan it had found"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What was chosen, the problem it answers, and caveats. ``fresh``: the choice among the same templates at the same
+    headroom on rent alone, as if nothing ran; None where none was made."""
+
+    inputs: PlanningInputs
+    result: AllocationResult
+    notes: tuple[PlanWarning, ...] = ()
+    fresh: AllocationResult | None = None
 
 
 def plan_scenario(settings: BuildSettings, progress: Progress, request: RunRequest | None = None) -> AllocationOutcome:
@@ -129,7 +140,7 @@ def _decide(
     """The plan, the frame it was decided on, and whether the search for it was interrupted."""
     from flows.plan_frame import frame_of
     from flows.planning_inputs import check_demand_known, planning_inputs
-    from flows.restriction import restriction_notes
+    from flows.restriction import restriction_notes, unsolved_restriction_notes
     from flows.running import what_runs
     from flows.steady import keep_current
 
@@ -141,11 +152,14 @@ def _decide(
             kept = keep_current(
                 loaded, lake, library_id, inputs, last, partial(solve, stop=stop), now, is_scheduled=is_scheduled
             )
-            inputs, result, notes = (*kept, ()) if kept else choose(loaded, lake, library_id, inputs, stop)
+            choice = Choice(*kept) if kept else choose(loaded, lake, library_id, inputs, stop)
+        inputs, result, notes = choice.inputs, choice.result, choice.notes
         with progress_stage(progress, "baselines"):
             baselines = _baselines(inputs.problem, result, stop)
-            if not stop.is_set():
-                notes += restriction_notes(loaded, lake, library_id, inputs, result, stop)
+            if kept and is_scheduled:
+                notes += unsolved_restriction_notes(loaded, lake, result)
+            elif not stop.is_set():
+                notes += restriction_notes(loaded, lake, library_id, inputs, result, choice.fresh, stop)
         if stop.is_set():
             notes += (PlanWarning(code="interrupted", text=_INTERRUPTED),)
         with progress_stage(progress, "check"):
@@ -160,12 +174,15 @@ def choose(
     library_id: str,
     inputs: PlanningInputs,
     stop: threading.Event | None = None,
-) -> tuple[PlanningInputs, AllocationResult, tuple[PlanWarning, ...]]:
+) -> Choice:
     """The solver's answer; with ``headroom: auto`` that to the shares at which its own instances keep their SLOs. Once
     ``stop`` is set, the best one so far; StoppedError where there is none."""
     stop = stop or threading.Event()
     if not loaded.is_headroom_computed:
-        return inputs, solve(inputs.problem, stop), ()
+        result = solve(inputs.problem, stop)
+        # Where nothing runs start-up is the same part of every rent, and KV between regions is none.
+        is_fresh = not inputs.problem.running and not inputs.problem.links
+        return Choice(inputs, result, fresh=result if is_fresh else None)
     from flows.headroom import SimulatedHeadroom
     from flows.planning_inputs import inputs_hash
     from tasks.allocation.headroom import settle
@@ -178,7 +195,7 @@ def choose(
         unsettled = PlanWarning(
             code="headroom", text="headroom is not settled: its SLOs may not hold at the planned demand"
         )
-        return replace(inputs, problem=ended.problem, inputs_hash=hashed), ended.result, (unsettled,)
+        return Choice(replace(inputs, problem=ended.problem, inputs_hash=hashed), ended.result, (unsettled,))
     alias = {workload.workload_id: workload.alias for workload in loaded.workloads}
     notes = tuple(
         PlanWarning(
@@ -190,7 +207,7 @@ def choose(
     )
     hashed = inputs_hash(settled.problem, library_id, loaded)
     settled_inputs = replace(inputs, problem=settled.problem, inputs_hash=hashed, set_aside=settled.set_aside)
-    return settled_inputs, settled.result, notes
+    return Choice(settled_inputs, settled.result, notes, settled.fresh)
 
 
 def solve(problem: AllocationProblem, stop: threading.Event | None = None) -> AllocationResult:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from warehouse.connect import Lake
 
 _RESTRICTED = "launchable_only"
+_WHY = "`coral plans show --why` says what"
 _ASKED = "only templates that stock engines launch (classes A and B1) were considered"
 NOT_LAUNCHABLE = "not_launchable"
 _LIMITS = SolveLimits(gap=1e-4, time_s=20.0)
@@ -31,17 +32,20 @@ def restriction_notes(
     library_id: str,
     inputs: PlanningInputs,
     result: AllocationResult,
+    fresh: AllocationResult | None = None,
     stop: threading.Event | None = None,
 ) -> tuple[PlanWarning, ...]:
     """With ``policy.launchable_only`` what it costs, by planning with it and without. Without it, where ``result`` rents what
     stock engines do not launch: how much of it, and what a plan without would cost. Else nothing.
 
     Both are planned afresh at the headroom of ``inputs``, without the templates that the search for it set aside: on rent
-    alone, with nothing running, so that what runs now does not speak for either.
+    alone, with nothing running, so that what runs now does not speak for either. ``fresh``: such an answer to the problem of
+    ``inputs``, where the search for the plan has made one.
     """
     problem = inputs.problem
     if loaded.scenario.policy.launchable_only:
-        text = restriction_text(_fresh(problem, stop), _fresh(_other(loaded, lake, library_id, inputs), stop))
+        unrestricted = _fresh(_other(loaded, lake, library_id, inputs), stop)
+        text = restriction_text(fresh or _fresh(problem, stop), unrestricted)
         return (PlanWarning(code=_RESTRICTED, text=f"{_ASKED}: {text}"),)
     rented = not_launched(lake, result)
     if not rented:
@@ -51,8 +55,18 @@ def restriction_notes(
     except NothingFitsError as error:
         cost = f"a plan without is not possible: {error.message}"
     else:
-        cost = f"without (`--launchable-only`): {restriction_text(restricted, _fresh(problem, stop))}"
+        cost = f"without (`--launchable-only`): {restriction_text(restricted, fresh or _fresh(problem, stop))}"
     return (PlanWarning(code=NOT_LAUNCHABLE, text=f"{rented}; {cost}"),)
+
+
+def unsolved_restriction_notes(loaded: LoadedScenario, lake: Lake, result: AllocationResult) -> tuple[PlanWarning, ...]:
+    """The same of a plan that stays, where nobody asks: what it cost was found when the plan was decided, and nothing is
+    solved for it again."""
+    if loaded.scenario.policy.launchable_only:
+        return (PlanWarning(code=_RESTRICTED, text=f"{_ASKED}; {_WHY} that costs"),)
+    rented = not_launched(lake, result)
+    text = f"{rented}; {_WHY} doing without costs"
+    return (PlanWarning(code=NOT_LAUNCHABLE, text=text),) if rented else ()
 
 
 def not_launched(lake: Lake, result: AllocationResult) -> str:
@@ -96,14 +110,14 @@ def restriction_text(restricted: AllocationResult, unrestricted: AllocationResul
         return "what that costs could not be found out"
     short = SolveStatus.SHORTFALL in (restricted.status, unrestricted.status)
     if short and abs(restricted.theta - unrestricted.theta) > 1e-6:
-        return f"{restricted.theta:.1%} of the demand is met instead of {unrestricted.theta:.1%}"
+        return f"{restricted.theta:.1%} of the demand is met instead of {unrestricted.theta:.1%}, at equal headroom"
     # Both are within their gap of the optimum, so the restricted one can come out a hair cheaper.
     before = min(unrestricted.cost_usd_per_h, restricted.cost_usd_per_h)
     if restricted.cost_usd_per_h <= before * (1 + _NO_MORE):
-        return f"at no extra cost ({restricted.cost_usd_per_h:,.2f} USD/h)"
+        return f"at no extra cost ({restricted.cost_usd_per_h:,.2f} USD/h at equal headroom)"
     more = restricted.cost_usd_per_h / before - 1
     costs = f"{restricted.cost_usd_per_h:,.2f} instead of {before:,.2f} USD/h, {more:+.1%}"
-    return f"planned afresh, rent is {costs} at this plan's headroom"
+    return f"planned afresh at equal headroom, rent is {costs}"
 
 
 def _fresh(problem: AllocationProblem, stop: threading.Event | None) -> AllocationResult:

@@ -70,8 +70,8 @@ def what_if(
             running = what_runs(lake, library_id, changed.loaded, current, now)
             inputs = planning_inputs(changed.loaded, lake, library_id, running)
             if simulate:
-                inputs, result, warnings = choose(changed.loaded, lake, library_id, inputs)
-                notes = [warning.text for warning in warnings]
+                choice = choose(changed.loaded, lake, library_id, inputs)
+                inputs, result, notes = choice.inputs, choice.result, [warning.text for warning in choice.notes]
             else:
                 inputs, result, notes = _choose_as_known(changed.loaded, lake, inputs, current)
             nothing = PlanBaselines(

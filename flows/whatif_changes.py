@@ -17,9 +17,9 @@ from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, c
 from catalogs.ids import split_node_config
 from catalogs.offers import by_price
 from catalogs.scenario import LoadedScenario, ModelPlanDemand, offers_by_best
+from catalogs.scenario_kv import kv_terms_of
 from catalogs.types import Availability, Basis, Offer, Phase
 from catalogs.wording import counted
-from flows.cli_common import kv_terms_of
 
 _PERCENT = re.compile(r"^([+-]\d+(?:\.\d+)?)%$")
 _PHASES = {"prefill": Phase.PREFILL, "ttft": Phase.PREFILL, "decode": Phase.DECODE, "tpot": Phase.DECODE}

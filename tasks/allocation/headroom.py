@@ -44,13 +44,15 @@ class SearchLimits:
 class Settled:
     """The problem with the shares it was solved with, and its result. ``safe``: the measured use by workload id.
     ``short``: (use at the planned rate, safe use) of workloads whose instances are used more than is safe.
-    ``set_aside``: templates that were left out, by workload id; costs and bounds are those of a library without them."""
+    ``set_aside``: templates that were left out, by workload id; costs and bounds are those of a library without them.
+    ``fresh``: the choice on rent alone, as if nothing ran, among the same templates with the same shares; None = not made."""
 
     problem: AllocationProblem
     result: AllocationResult
     safe: Mapping[str, float]
     short: Mapping[str, tuple[float, float]]
     set_aside: Mapping[str, frozenset[str]]
+    fresh: AllocationResult | None = None
 
 
 def with_headroom(problem: AllocationProblem, share: Mapping[str, float]) -> AllocationProblem:
@@ -119,12 +121,18 @@ def settle(problem: AllocationProblem, solve: Solve, measure: Measure, limits: S
     now = fresh.of(problem)
     found = now.choose(_shares(best), best.set_aside)
     if _missed(found) <= _missed(best):
-        return found
+        return _beside(best, found)
     # What runs draws the choice to instances that do not keep their SLOs together: there is still the one made without.
     others = [now.lower(found)]
     if not _misses_demand(found):
         others.append(now.same_as(best, found))
-    return min(found, *others, key=_rank)
+    return _beside(best, min(found, *others, key=_rank))
+
+
+def _beside(fresh: Settled, found: Settled) -> Settled:
+    """``found`` with the choice ``fresh`` as the one made as if nothing ran, where that is of the same shares and templates."""
+    is_alike = _shares(fresh) == _shares(found) and fresh.set_aside == found.set_aside
+    return replace(found, fresh=fresh.result) if is_alike else found
 
 
 class _Search:

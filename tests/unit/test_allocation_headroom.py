@@ -132,6 +132,16 @@ def test_what_runs_does_not_change_the_shares() -> None:
     assert (again.result.init_usd, fresh.result.init_usd) == pytest.approx((0.0, 0.2))
 
 
+def test_the_choice_made_as_if_nothing_ran_is_kept_beside() -> None:
+    """90 req/s at 0.95: the ``solid`` that runs for 2.5 USD/h stays, as two ``cheap`` for 2 would pay 4 at their start."""
+    safe = measure_by({"cheap": 0.95, "solid": 0.95})
+    settled = settle(case(init_share=2.0, running={(R1, "solid"): 1}), solve, safe)
+    assert chosen(settled.result) == {"solid": 1}
+    assert settled.fresh is not None
+    assert chosen(settled.fresh) == {"cheap": 2}
+    assert settled.fresh.objective_usd == pytest.approx(2.0)
+
+
 def test_templates_are_left_out_with_what_runs_of_them() -> None:
     left = without_templates(case(running={(R1, "cheap"): 1, (R1, "solid"): 1}), {"a-aggregated": frozenset({"cheap"})})
     assert left.candidates[0].template_ids == ("solid",)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
 
-from flows.render import WIDTH, plan_list_lines, to_text
+from flows.render import WIDTH, to_text
+from flows.render_plan import plan_list_lines
 from warehouse.records import PlanSummary
 
 

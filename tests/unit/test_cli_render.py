@@ -9,7 +9,8 @@ from cli_plan_example import EXAMPLE, QWEN_DECODE, QWEN_PREFILL, example_plan
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.render import WIDTH, distance_to_best, money, number, percent_up, plan_lines, to_text
+from flows.render import WIDTH, money, number, percent_up, to_text
+from flows.render_plan import distance_to_best, plan_lines
 
 
 def shown(**changes: Any) -> str:

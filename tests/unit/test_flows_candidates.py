@@ -118,21 +118,41 @@ def result(cost: float, status: SolveStatus = SolveStatus.OPTIMAL, theta: float 
         (
             result(112.0),
             result(100.0),
-            "planned afresh, rent is 112.00 instead of 100.00 USD/h, +12.0% at this plan's headroom",
+            "planned afresh at equal headroom, rent is 112.00 instead of 100.00 USD/h, +12.0%",
         ),
-        (result(100.0), result(100.0), "at no extra cost (100.00 USD/h)"),
-        (result(99.99), result(100.0), "at no extra cost (99.99 USD/h)"),  # within the gap of both
-        (result(0.0), result(0.0), "at no extra cost (0.00 USD/h)"),
+        (result(100.0), result(100.0), "at no extra cost (100.00 USD/h at equal headroom)"),
+        (result(99.99), result(100.0), "at no extra cost (99.99 USD/h at equal headroom)"),  # within the gap of both
+        (result(0.0), result(0.0), "at no extra cost (0.00 USD/h at equal headroom)"),
         (
             result(50.0, SolveStatus.SHORTFALL, 0.5),
             result(90.0, SolveStatus.OPTIMAL),
-            "50.0% of the demand is met instead of 100.0%",
+            "50.0% of the demand is met instead of 100.0%, at equal headroom",
         ),
         (result(0.0, SolveStatus.ERROR), result(1.0), "what that costs could not be found out"),
     ],
 )
 def test_the_cost_of_a_restriction_in_words(restricted: AllocationResult, free: AllocationResult, text: str) -> None:
     assert restriction_text(restricted, free) == text
+
+
+ANY: Any = None
+SCENARIO: Any = SimpleNamespace(scenario=SimpleNamespace(policy=PolicySection()))
+CHOSEN = replace(result(100.0), instances=tuple(Instance("r", t, "w", n, n, 1.0) for t, n in (("a", 3), ("b", 2))))
+
+
+def rents(monkeypatch: pytest.MonkeyPatch, classes: tuple[str, ...]) -> list[str]:
+    """Templates a and b are of these launch classes; the problems that are solved."""
+    solved: list[str] = []
+    found = pa.table({"template_id": ["a", "b"], "launch_class": list(classes)})
+
+    def fresh(which: str, stop: object) -> AllocationResult:
+        solved.append(which)
+        return result(112.0 if which == "launchable" else 100.0)
+
+    monkeypatch.setattr("warehouse.read.templates_by_id", lambda lake, ids: found)
+    monkeypatch.setattr(restriction, "_other", lambda *_: "launchable")
+    monkeypatch.setattr(restriction, "_fresh", fresh)
+    return solved
 
 
 @pytest.mark.parametrize(
@@ -147,15 +167,8 @@ def test_a_plan_that_stock_engines_do_not_launch_says_so_and_what_one_that_they_
     classes: tuple[str, str], said: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three instances of template a, two of b; planned afresh 100 USD/h with any template, 112 with launchable ones."""
-    rows = tuple(Instance("r", name, "w", n, n, 1.0) for name, n in (("a", 3), ("b", 2)))
-    found = pa.table({"template_id": ["a", "b"], "launch_class": list(classes)})
-    monkeypatch.setattr("warehouse.read.templates_by_id", lambda lake, ids: found)
-    monkeypatch.setattr(restriction, "_other", lambda *_: "launchable")
-    monkeypatch.setattr(restriction, "_fresh", lambda which, stop: result(112.0 if which == "launchable" else 100.0))
-    loaded = SimpleNamespace(scenario=SimpleNamespace(policy=PolicySection()))
-    notes = restriction.restriction_notes(
-        loaded, None, "lib", SimpleNamespace(problem="any"), replace(result(100.0), instances=rows)
-    )  # type: ignore[arg-type]
+    rents(monkeypatch, classes)
+    notes = restriction.restriction_notes(SCENARIO, ANY, "lib", SimpleNamespace(problem="any"), CHOSEN)  # type: ignore[arg-type]
     if said is None:
         assert notes == ()
         return
@@ -163,3 +176,31 @@ def test_a_plan_that_stock_engines_do_not_launch_says_so_and_what_one_that_they_
     assert note.code == "not_launchable"
     assert note.text.startswith(said)
     assert "rent is 112.00 instead of 100.00 USD/h" in note.text
+
+
+def test_an_answer_that_the_search_has_made_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    solved = rents(monkeypatch, ("A", "C"))
+    inputs: Any = SimpleNamespace(problem="any")
+    (note,) = restriction.restriction_notes(SCENARIO, ANY, "lib", inputs, CHOSEN, fresh=result(80.0))
+    assert note.text.endswith("rent is 112.00 instead of 80.00 USD/h, +40.0%")
+    assert solved == ["launchable"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "classes", "start"),
+    [
+        ({}, ("A", "B1"), None),
+        ({}, ("A", "C"), "2 of 5 instances are of launch class C"),
+        ({"launchable_only": True}, ("A", "A"), "only templates that stock engines launch"),
+    ],
+)
+def test_of_a_plan_that_stays_nothing_is_solved(
+    policy: dict[str, bool], classes: tuple[str, ...], start: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    solved = rents(monkeypatch, classes)
+    loaded: Any = SimpleNamespace(scenario=SimpleNamespace(policy=PolicySection(**policy)))  # type: ignore[arg-type]
+    notes = restriction.unsolved_restriction_notes(loaded, ANY, CHOSEN)
+    assert [note.text.startswith(str(start)) and "`coral plans show --why`" in note.text for note in notes] == (
+        [True] if start else []
+    )
+    assert solved == []

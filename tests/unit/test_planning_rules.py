@@ -11,9 +11,8 @@ from cli_plan_example import EXAMPLE
 from catalogs import load_scenario, validate_path
 from catalogs.errors import CoralError, LakeError
 from catalogs.init import write_starter
-from catalogs.scenario_kv import CrossRegionKvSection
+from catalogs.scenario_kv import CrossRegionKvSection, kv_terms_of
 from catalogs.types import Basis, Market
-from flows.cli_common import kv_terms_of
 from flows.planning_inputs import kv_gb_per_request, kv_links, shared_quotas
 from flows.running import _layout
 from flows.settings import BuildSettings
