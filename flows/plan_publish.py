@@ -65,7 +65,8 @@ def publish(
         RunOutcome.HELD_FOR_APPROVAL: f"version {published.plan_version} of {loaded.scenario.id} waits for approval, version "
         f"{last.plan_version if last else 0} stays: {'; '.join(guards)}. To make it current: "
         f"`coral plans approve {published.plan_version} --scenario {loaded.scenario.id}`",
-        RunOutcome.SUPERSEDED: f"another run published version {published.plan_version} meanwhile: it stays",
+        RunOutcome.SUPERSEDED: f"version {published.plan_version} of {loaded.scenario.id} became current while this run was "
+        "deciding against another: it stays, nothing is published",
     }[published.outcome]
     assert published.plan is not None  # whatever the outcome, a version holds after a publication
     stands = published.plan

@@ -6,7 +6,8 @@ state is published, approved, applied or partial); the view ``plans`` says which
 - published: current since it was made. proposed: waits, since a guard rail asks a person;
 - proposed -> approved (``approve``): current. superseded -> published (``rollback``): current again;
 - current -> applied or partial: all or part of it runs, as the fleet or whoever starts machines says;
-- whatever becomes current supersedes the version before and every proposal: those were decided against another one.
+- whatever becomes current supersedes the version before and every proposal: those were decided against another one;
+- a version that a person let wait until another took its place never was current: it runs nowhere and is rolled back to never.
 """
 
 from __future__ import annotations
@@ -144,7 +145,7 @@ def mark_running(
     """Record that all (``is_whole``) or part of a version runs; whether that is news.
 
     A version that has been superseded meanwhile stays so: its applied event counts as the last thing applied. Raises
-    UnknownNameError for a version there is not, CoralError for one that waits for approval.
+    UnknownNameError for a version there is not, CoralError for one that waits for approval or never got it.
     """
     state = PlanState.APPLIED if is_whole else PlanState.PARTIAL
     with lake.write(
@@ -155,6 +156,11 @@ def mark_running(
             raise CoralError(
                 f"version {plan_version} of {scenario_id} waits for approval: nothing of it should run",
                 remedy=f"run `coral plans approve {plan_version} --scenario {scenario_id}` first",
+            )
+        if before is PlanState.SUPERSEDED and plan_version not in _once_current(connection, scenario_id):
+            raise CoralError(
+                f"version {plan_version} of {scenario_id} was proposed and never approved: nothing of it should run",
+                remedy="if something does, take in what runs with `coral ingest fleet`: `coral drift` then lists it",
             )
         if before is state or (
             before is PlanState.SUPERSEDED and _last_running(connection, scenario_id) == (plan_version, state)
@@ -215,9 +221,10 @@ def _state(connection: duckdb.DuckDBPyConnection, scenario_id: str, plan_version
 
 
 def _once_current(connection: duckdb.DuckDBPyConnection, scenario_id: str) -> list[int]:
+    """Versions that are or were current: published or approved, whatever has run of them."""
     rows = connection.execute(
-        f"""SELECT DISTINCT plan_version FROM main.plan_states
-        WHERE scenario_id = ? AND state IN ({CURRENT_STATES}) ORDER BY 1""",  # noqa: S608 - a constant
+        """SELECT DISTINCT plan_version FROM main.plan_states
+        WHERE scenario_id = ? AND state IN ('published', 'approved') ORDER BY 1""",
         [scenario_id],
     ).fetchall()
     return [version for (version,) in rows]

@@ -161,26 +161,115 @@ def test_what_runs_is_told_once_and_a_superseded_version_stays_so(lake: Lake) ->
         mark_running(lake, "core", 5, is_whole=True, by="script")
 
 
-def test_of_two_approvals_at_once_one_is_refused(lake: Lake) -> None:
+def test_a_version_that_was_never_approved_runs_nowhere_and_is_never_rolled_back_to(lake: Lake) -> None:
     publish_plan(lake, plan(), run("r1"))
-    publish_plan(lake, plan(instances=3), run("r2"), guards=WHY)
+    publish_plan(lake, plan(instances=3), run("r2", base=1), guards=WHY)
+    publish_plan(lake, plan(instances=4), run("r3", base=1), guards=WHY)
+    with pytest.raises(CoralError, match="version 2 of core was proposed and never approved: nothing of it should run"):
+        mark_running(lake, "core", 2, is_whole=True, by="script")
+    with pytest.raises(CoralError, match=r"never approved.*use one of: 1$"):
+        roll_back_plan(lake, "core", 2, by="ann")
+    assert states(lake) == {1: "published", 2: "superseded", 3: "proposed"}
+    assert last_applied(lake, "core") is None
+
+
+# An act is (what, version); one that is refused names the words it is refused with. After them: states, who is current.
+ORDERS = [
+    pytest.param(
+        [("approve", 2), ("rollback", 1), ("approve", 2, "waits for no approval. To fix: `coral plans rollback 2"),
+         ("rollback", 2)],
+        {1: "superseded", 2: "published"}, 2, id="what was approved and rolled back is not approved again but rolled back to",
+    ),
+    pytest.param(
+        [("rollback", 1, "is current already"), ("rollback", 2, "run `coral plans approve 2"), ("approve", 2),
+         ("approve", 2, "is current already (approved)"), ("rollback", 2, "is current already (approved)")],
+        {1: "superseded", 2: "approved"}, 2, id="nothing is done twice",
+    ),
+    pytest.param(
+        [("approve", 2), ("applied", 1), ("partial", 2), ("rollback", 1), ("applied", 2)],
+        {1: "published", 2: "superseded"}, 1, id="what runs does not decide what is current",
+    ),
+    pytest.param(
+        [("applied", 1), ("approve", 2), ("rollback", 1), ("approve", 3, "unknown plan version")],
+        {1: "published", 2: "superseded"}, 1, id="a rollback to what once ran does not say that it runs again",
+    ),
+    pytest.param(
+        [("propose", 4), ("approve", 2, "To fix: version 3 waits for approval now"), ("approve", 3),
+         ("rollback", 2, "never approved"), ("rollback", 1)],
+        {1: "published", 2: "superseded", 3: "superseded"}, 1, id="a proposal that another replaced is gone for good",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("acts", "ends", "holds"), ORDERS)
+def test_orders_of_acts_that_people_come_up_with(
+    acts: list[tuple], ends: dict[int, str], holds: int, lake: Lake
+) -> None:
+    """Version 1 is published, 2 proposed. Refusals are one line and change nothing."""
+    publish_plan(lake, plan(), run("r1"))
+    publish_plan(lake, plan(instances=3), run("r2", base=1), guards=WHY)
+    do = {
+        "propose": lambda n: publish_plan(lake, plan(instances=n), run("r3", base=1), guards=WHY),
+        "approve": lambda n: approve_plan(lake, "core", n, by="ann"),
+        "rollback": lambda n: roll_back_plan(lake, "core", n, by="ann"),
+        "applied": lambda n: mark_running(lake, "core", n, is_whole=True, by="ann"),
+        "partial": lambda n: mark_running(lake, "core", n, is_whole=False, by="ann"),
+    }
+    for act, number, *refusal in acts:
+        if not refusal:
+            do[act](number)
+            continue
+        before = states(lake)
+        with pytest.raises(CoralError) as caught:
+            do[act](number)
+        assert refusal[0] in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert states(lake) == before
+    assert states(lake) == ends
+    assert current(lake) == holds
+
+
+def test_a_run_that_a_rollback_overtakes_publishes_nothing(lake: Lake) -> None:
+    """It read version 2 as the current one; a person went back to 1 before it was through."""
+    publish_plan(lake, plan(), run("r1"))
+    publish_plan(lake, plan(instances=3), run("r2", base=1))
+    roll_back_plan(lake, "core", 1, by="ann")
+    for number, guards in ((3, ()), (4, ()), (4, WHY)):
+        late = publish_plan(lake, plan(instances=number), run(f"late{number}{guards}", base=2), guards=guards)
+        assert (late.outcome, late.plan_version) == (RunOutcome.SUPERSEDED, 1)
+    assert states(lake) == {1: "published", 2: "superseded"}
+
+
+@pytest.mark.parametrize(
+    ("proposals", "asked", "refusal"),
+    [
+        (1, (2, 2), "version 2 of core is current already (approved)"),
+        (2, (2, 3), "version 2 of core is superseded and waits for no approval"),
+    ],
+)
+def test_of_two_approvals_at_once_one_is_refused(
+    proposals: int, asked: tuple[int, int], refusal: str, lake: Lake
+) -> None:
+    publish_plan(lake, plan(), run("r1"))
+    for n in range(proposals):
+        publish_plan(lake, plan(instances=3 + n), run(f"p{n}"), guards=WHY)
     told: list[str] = []
 
-    def approve() -> None:
+    def approve(version: int) -> None:
         with Lake.open(lake.root) as own:
             try:
-                approve_plan(own, "core", 2, by="ann")
+                approve_plan(own, "core", version, by="ann")
                 told.append("approved")
             except CoralError as error:
                 told.append(error.message)
 
-    threads = [threading.Thread(target=approve) for _ in range(2)]
+    threads = [threading.Thread(target=approve, args=(version,)) for version in asked]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(told) == ["approved", "version 2 of core is current already (approved)"]
-    assert states(lake) == {1: "superseded", 2: "approved"}
+    assert sorted(told) == ["approved", refusal]
+    assert current(lake) == max(asked)
 
 
 ACTS = st.lists(
