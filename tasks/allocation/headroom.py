@@ -3,8 +3,9 @@
 How much a workload's instances can be used depends on which and how many they are, and which are chosen depends on how much
 they can be used. So choices are made with shares that may be too large, and measured. Where a choice does not keep its
 share, its templates are set aside; where that has happened twice, little is missing, or demand is not met without them, the
-share falls to the largest one measured below it, and templates that keep this one are let in again. Once a choice keeps
-its shares they rise to what it is safe at, until nothing is to be gained.
+share falls to the largest one measured below it, and templates that keep this one are let in again. Where a phase keeps its
+share by itself but not with the instances that its requests go on to, those templates are set aside that it does not keep it
+with. Once a choice keeps its shares they rise to what it is safe at, until nothing is to be gained.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tasks.allocation.types import AllocationProblem, AllocationResult, SolveStatus
+from tasks.allocation.types import AllocationProblem, AllocationResult, Instance, SolveStatus
 
 Solve = Callable[[AllocationProblem], AllocationResult]
 Measure = Callable[[AllocationResult], Mapping[str, float]]
@@ -135,18 +136,28 @@ def _beside(fresh: Settled, found: Settled) -> Settled:
     return replace(found, fresh=fresh.result) if is_alike else found
 
 
+@dataclass(frozen=True, slots=True)
+class _Lesson:
+    """Chosen ``templates`` of ``workload_id`` with which ``judged`` (itself, or the phase before it) is safe at ``safe`` only."""
+
+    workload_id: str
+    templates: frozenset[str]
+    judged: str
+    safe: float
+
+
 class _Search:
-    """What was learnt: per workload, templates of choices that did not keep their share and the use these are safe at."""
+    """Choices of one problem, and what was learnt from those that did not keep their shares."""
 
     def __init__(self, problem: AllocationProblem, solve: Solve, measure: Measure, limits: SearchLimits) -> None:
         self._problem, self._solve, self._measure, self._limits = problem, solve, measure, limits
-        self._known: dict[str, list[tuple[frozenset[str], float]]] = {}
+        self._lessons: list[_Lesson] = []
         self._failures: dict[str, int] = {}
 
     def of(self, problem: AllocationProblem) -> _Search:
         """A search of ``problem`` that knows what this one has learnt."""
         other = _Search(problem, self._solve, self._measure, self._limits)
-        other._known = {name: list(known) for name, known in self._known.items()}
+        other._lessons = list(self._lessons)
         return other
 
     def first_share(self) -> dict[str, float]:
@@ -164,8 +175,9 @@ class _Search:
                 break
             done.add(asked)
             found = self.choose(share, out)
-            if out and _misses_demand(found):
-                share = self.lowered(share, out)
+            lower = self.lowered(share, self._judged(share)) if out and _misses_demand(found) else share
+            if lower != share:
+                share = lower
             elif found.short:
                 if best is not None and not _can_gain(found, best, _GAIN):
                     break
@@ -195,7 +207,8 @@ class _Search:
         """Choices from ``last`` on with shares that only fall to what was measured, of all templates where demand is not met
         without some; the best of them."""
         out = {} if _misses_demand(last) else last.set_aside
-        share = _shares(last) if out else self.lowered(_shares(last), last.set_aside)
+        share = _shares(last)
+        share = share if out else self.lowered(share, self._judged(share))
         best = last
         for _ in range(self._limits.lowering_rounds):
             least = max(self._limits.hopeless, LEAST)  # of a share of nothing, no number of instances is enough
@@ -211,12 +224,18 @@ class _Search:
 
     def set_aside(self, share: Mapping[str, float]) -> dict[str, frozenset[str]]:
         """Templates known not to keep ``share``, by workload id; none where there are no others."""
-        out = {}
-        for name, known in self._known.items():
-            bad = frozenset().union(*(templates for templates, safe in known if safe < share[name] - 1e-9))
-            if 0 < len(bad) < self._templates(name):
-                out[name] = bad
-        return out
+        out: dict[str, frozenset[str]] = {}
+        for lesson in self._broken(share):
+            out[lesson.workload_id] = out.get(lesson.workload_id, frozenset()) | lesson.templates
+        return {name: gone for name, gone in out.items() if len(gone) < self._templates(name)}
+
+    def _broken(self, share: Mapping[str, float]) -> list[_Lesson]:
+        """The lessons that speak against ``share``."""
+        return [lesson for lesson in self._lessons if lesson.safe < share[lesson.judged] - 1e-9]
+
+    def _judged(self, share: Mapping[str, float]) -> list[str]:
+        """Workloads for whose ``share`` templates are set aside."""
+        return sorted({lesson.judged for lesson in self._broken(share)})
 
     def choose(self, share: Mapping[str, float], out: Mapping[str, frozenset[str]]) -> Settled:
         """The choice with ``share`` and without the templates ``out``, measured."""
@@ -228,12 +247,13 @@ class _Search:
         return Settled(asked, result, safe, short, out)
 
     def lowered(self, share: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
-        """The shares with those of ``names`` at the largest use measured below: their templates are let in again."""
+        """The shares with those of ``names`` at the largest use measured below, where there is one: templates that keep it
+        are let in again."""
         new = dict(share)
         for name in names:
             self._failures[name] = 0
-            lower = [safe for _, safe in self._known[name] if LEAST <= safe < share[name] - 1e-9]
-            new[name] = max(lower, default=LEAST)
+            lower = [lesson.safe for lesson in self._lessons if lesson.judged == name]
+            new[name] = max((safe for safe in lower if LEAST <= safe < share[name] - 1e-9), default=share[name])
         return new
 
     def raised(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
@@ -245,29 +265,54 @@ class _Search:
         """Remembers what is short in ``found``; the shares to try next."""
         fall = []
         for name in found.short:
-            guilty = self._guilty(found, name, share[name])
-            if name not in guilty and all([self._spare(other, _of(found, other)) for other in guilty]):
+            blamed = self._blamed(found, name, share[name])
+            if blamed and all([self._spare(lesson) for lesson in blamed]):
                 continue
-            has_others = self._spare(name, _of(found, name), found.safe[name])
+            has_others = self._spare(_Lesson(name, _of(found, name), name, found.safe[name]))
             self._failures[name] = self._failures.get(name, 0) + 1
             if found.safe[name] >= share[name] - _NEAR or self._failures[name] >= _FAILURES or not has_others:
                 fall.append(name)
         return self.lowered(share, fall)
 
-    def _spare(self, name: str, templates: frozenset[str], safe: float = -1.0) -> bool:
-        """Remembers that ``templates`` are safe up to ``safe`` only; whether others are left."""
-        known = self._known.setdefault(name, [])
-        known.append((templates, safe))
-        return len(frozenset().union(*(each for each, _ in known))) < self._templates(name)
+    def _spare(self, lesson: _Lesson) -> bool:
+        """Remembers the lesson; whether other templates of its workload are left."""
+        self._lessons.append(lesson)
+        gone = [known.templates for known in self._lessons if known.workload_id == lesson.workload_id]
+        return len(frozenset().union(*gone)) < self._templates(lesson.workload_id)
 
-    def _guilty(self, found: Settled, name: str, share: float) -> list[str]:
-        """Whose templates to set aside where ``name`` is short: its own, or, where these hold by themselves, those of the
-        model's other workloads, which its requests go through as well."""
+    def _blamed(self, found: Settled, name: str, share: float) -> list[_Lesson]:
+        """Lessons on the model's other workloads, which the requests of ``name`` go through as well, where its own instances
+        keep ``share`` by themselves: one by template that they do not keep it with, or on all of these together."""
         own = tuple(row for row in found.result.instances if row.workload_id == name)
         if self._measure(replace(found.result, instances=own))[name] < share - 1e-9:
-            return [name]
+            return []
+        lessons = []
         demand = next(d for d in self._problem.demands if name in d.workload_ids)
-        return [other for other in demand.workload_ids if other != name] or [name]
+        for other in demand.workload_ids:
+            if other == name or not _of(found, other):
+                continue
+            safe = {template: self._safe_with(found, own, other, template)[name] for template in _of(found, other)}
+            alone = [_Lesson(other, frozenset({t}), name, safe[t]) for t in sorted(safe) if safe[t] < share - 1e-9]
+            lessons += alone or [_Lesson(other, _of(found, other), name, found.safe[name])]
+        return lessons
+
+    def _safe_with(
+        self, found: Settled, own: tuple[Instance, ...], other: str, template_id: str
+    ) -> Mapping[str, float]:
+        """What is safe where all that ``found`` has of ``other`` is of one template, at the same rate at least, region by
+        region."""
+        rate, rows = self._rates(other), list[Instance]()
+        theirs = [row for row in found.result.instances if row.workload_id == other]
+        for like in (row for row in theirs if row.template_id == template_id):
+            total = sum(rate[row.template_id] * row.instances for row in theirs if row.region == like.region)
+            if all(row.region != like.region for row in rows):
+                rows.append(replace(like, instances=-(-total // rate[template_id])))
+        return self._measure(replace(found.result, instances=(*own, *rows)))
+
+    def _rates(self, name: str) -> dict[str, int]:
+        """Whole rates, mtok/s, by template id."""
+        c = next(c for c in self._problem.candidates if c.workload_id == name)
+        return {template: int(rate) for template, rate in zip(c.template_ids, c.throughput_mtok_per_s, strict=True)}
 
     def _templates(self, name: str) -> int:
         return len(next(c for c in self._problem.candidates if c.workload_id == name).template_ids)

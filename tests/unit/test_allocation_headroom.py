@@ -176,3 +176,53 @@ def test_what_runs_and_does_not_hold_together_gives_way_to_the_choice_made_witho
     assert not fresh.short
     again = settle(case(init_share=0.5, running={(R1, "cheap"): 3}), solve, measure)
     assert not again.short
+
+
+THREE = ("L4x1", "A10Gx1", "L40Sx1")
+
+
+def two_phases(demand: float, dear: int = 20) -> AllocationProblem:
+    """Prefill of 100 req/s each; decode of 10 each, at 1 USD/h (``good``, two nodes), 1.5 (``slow``) and 4 (``dear``)."""
+    prefill = workload("a", Phase.PREFILL, {"p": ({"L40Sx1": 1}, 100)}, THREE, headroom=0.8)
+    rates = {"good": ({"L4x1": 1}, 10), "slow": ({"A10Gx1": 1}, 10), "dear": ({"L40Sx1": 1}, 10)}
+    decode = workload("a", Phase.DECODE, rates, THREE, headroom=0.8)
+    price = {(R1, "L4x1"): 1.0, (R1, "A10Gx1"): 1.5, (R1, "L40Sx1"): 4.0}
+    supply = {(R1, "L4x1"): 2, (R1, "A10Gx1"): 20, (R1, "L40Sx1"): dear}
+    return problem([prefill, decode], {"a": demand}, price, supply, configs=THREE)
+
+
+def held_up_by(slow: float):
+    """All is safe at 0.8, but prefill only at ``slow`` where some of its KV goes to ``slow`` decode instances."""
+
+    def measure(result: AllocationResult) -> dict[str, float]:
+        used = chosen(result)
+        safe = {"a-prefill": slow if "slow" in used else 0.8, "a-decode": 0.8}
+        return {name: share for name, share in safe.items() if any(r.workload_id == name for r in result.instances)}
+
+    return measure
+
+
+def test_only_the_receivers_that_hold_prefill_up_give_way() -> None:
+    """24 req/s: two ``good`` and one ``slow`` at first; prefill holds with ``good``, so these stay beside one ``dear``."""
+    settled = settle(two_phases(24.0), solve, held_up_by(0.0))
+    assert chosen(settled.result) == {"p": 1, "good": 2, "dear": 1}
+    assert settled.set_aside == {"a-decode": frozenset({"slow"})}
+    assert not settled.short
+
+
+def test_where_demand_is_not_met_without_slow_receivers_prefill_is_used_less_instead() -> None:
+    """Two ``dear`` beside one prefill: without ``slow`` 32 of 60 req/s. With it prefill holds 0.5: 60 take two of 100."""
+    settled = settle(two_phases(60.0, dear=3), solve, held_up_by(0.5))
+    assert settled.result.theta == 1.0
+    assert not settled.short
+    assert chosen(settled.result) == {"p": 2, "good": 2, "slow": 6}
+    shares = {c.workload_id: c.headroom for c in settled.problem.candidates}
+    assert shares == pytest.approx({"a-prefill": 0.5, "a-decode": 0.8})
+
+
+def test_shares_of_decode_do_not_fall_for_what_only_prefill_misses() -> None:
+    """With ``slow`` prefill holds nothing: 24 of 40 req/s is what can be served within the SLOs."""
+    settled = settle(two_phases(40.0, dear=2), solve, held_up_by(0.0))
+    assert settled.result.theta == pytest.approx(0.6)
+    assert not settled.short
+    assert chosen(settled.result) == {"p": 1, "good": 2, "dear": 1}
