@@ -69,7 +69,7 @@ def judge_prices(
         if before is not None and before.observed_at > observed_at:
             reason = f"prices of {region} at {before.observed_at:%Y-%m-%d %H:%M} UTC are there already: these are older"
             rejects.append(_of_file(read, region, reason, "give --as-of if the date is wrong, or newer prices"))
-            rejected_rows.update(row.row for row in rows)
+            rejected_rows.update(number for row in rows for number in row.rows)
             continue
         doubts = (
             [] if is_confirmed else [(row, why) for row in rows if (why := _doubt(row.price.offer, known, medians))]
@@ -81,13 +81,13 @@ def judge_prices(
         if before and not is_confirmed and len(gone) > GONE_SHARE * len(before.prices):
             reason = f"{len(gone)} of the {len(before.prices)} prices last known in {region} are not in the file"
             held.append(_of_file(read, region, reason, CONFIRM))
-            held_rows.update(row.row for row in rows)
+            held_rows.update(number for row in rows for number in row.rows)
             continue
         held += [
             Finding(read.file, row.row, row.column, f"{row.price.offer.price_usd_per_h:g}", why, CONFIRM)
             for row, why in doubts
         ]
-        held_rows.update(row.row for row, _ in doubts)
+        held_rows.update(number for row, _ in doubts for number in row.rows)
         prices = tuple({**kept, **taken}.values())
         if prices:
             snapshots.append(PriceSnapshot(region, observed_at, prices, before.sequence if before else 0))

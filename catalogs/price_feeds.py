@@ -7,7 +7,7 @@ region become one offer. Whether a price is plausible is judged in :mod:`catalog
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ from typing import Any
 from catalogs.catalog import Catalog
 from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
 from catalogs.feeds import check_own_offers, own_offers, read_feed
-from catalogs.gpus import GpuNames
 from catalogs.ids import node_config_id
 from catalogs.lake_feeds import FeedPrice
+from catalogs.price_parts import Parts
 from catalogs.tables import Reading, Table, read_lines, read_table
 from catalogs.texts import UnreadableError
 from catalogs.types import Market, Offer
@@ -40,11 +40,18 @@ def offer_key(offer: Offer) -> OfferKey:
 
 @dataclass(frozen=True, slots=True)
 class PriceRow:
-    """A price as read: its row, the column it stood in, and the offer."""
+    """A price as read: its row, the column it stood in, and the offer. ``others``: further rows of the file that tell of the
+    same offer, such as its dearer zones; what becomes of the price becomes of them."""
 
     row: int
     column: str
     price: FeedPrice
+    others: frozenset[int] = frozenset()
+
+    @property
+    def rows(self) -> frozenset[int]:
+        """All rows of the file behind the price."""
+        return self.others | {self.row}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +65,6 @@ class PriceFile:
     rejects: tuple[Finding, ...]
     unreadable: frozenset[tuple[str, str]] = frozenset()
     notes: tuple[str, ...] = ()
-
-    @property
-    def accepted_rows(self) -> frozenset[int]:
-        """Rows of which a price was read."""
-        return frozenset(row.row for row in self.rows)
 
 
 def read_price_file(
@@ -113,9 +115,9 @@ def _read_own(path: Path, lines: Sequence[list[str]], catalog: Catalog, now: dat
             rejects.append(Finding(path.name, number, "as_of", str(offer.as_of), "is in the future", remedy))
             continue
         row = PriceRow(number, "price_usd_per_h", FeedPrice(offer, values["network_gbit_per_s"], False, True))
-        held = newest.get(offer_key(offer))
-        if held is None or offer.as_of >= held.price.offer.as_of:
-            newest[offer_key(offer)] = row
+        held = newest.get(offer_key(offer), row)
+        counts = row if offer.as_of >= held.price.offer.as_of else held
+        newest[offer_key(offer)] = replace(counts, others=held.rows | row.rows)
     bad = {finding.row for finding in rejects}
     machines = _machines(lines, bad, "region", "instance_type", "")
     older = len(feed.rows) - (len(rejects) - len(feed.rejects)) - len(newest)
@@ -152,9 +154,10 @@ def _read_skypilot(path: Path, lines: Sequence[list[str]], catalog: Catalog, pro
     if missing:
         raise InputError(missing)
     table = _require(read_table(path, "skypilot_vms", label=path.name, how=Reading(takes_columns=True)))
-    reader = _SkyPilot(path.name, provider, catalog.gpu_names, day)
+    reader = _SkyPilot(path.name, provider, catalog, day)
     for number, values in zip(table.row_numbers, table.rows, strict=True):
         reader.add(number, values)
+    reader.join_parts()
     rejects = (*table.row_findings, *reader.rejects)
     machines = _machines(lines, {finding.row for finding in rejects}, "Region", "InstanceType", f"{provider}/")
     return PriceFile(path.name, table.rows_seen, tuple(reader.offers()), rejects, machines, tuple(reader.notes()))
@@ -166,24 +169,55 @@ class _SkyPilot:
 
     file: str
     provider: str
-    names: GpuNames
+    catalog: Catalog
     day: date
     rejects: list[Finding] = field(default_factory=list)
     groups: dict[tuple[str, str, str, Market], dict[str, tuple[float, int, str]]] = field(default_factory=dict)
+    rows: dict[tuple[str, str, str, Market], set[int]] = field(default_factory=dict)
     no_capacity: int = 0
+    parts: Parts = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.scope = SKYPILOT_SCOPES[self.provider]
+        self.parts = Parts(self.catalog, self.provider, self.scope)
 
     def add(self, number: int, values: Mapping[str, Any]) -> None:
+        """Take a row: of a whole machine, or a part of one."""
+        part = self.parts.take(number, values)
+        if not part:
+            self.add_whole((number,), values)
+        elif part != number:
+            remedy = "keep the right one"
+            reason = f"contradicts row {part}, which asks another price for the same GPUs and zone"
+            self.rejects.append(Finding(self.file, number, "Price", f"{values.get('Price')}", reason, remedy))
+
+    def join_parts(self) -> None:
+        """Take the machines that are priced in parts, and set aside the parts of none."""
+        used: set[int] = set()
+        for numbers, values in self.parts.joined():
+            faults = len(self.rejects)
+            self.add_whole(numbers, values)
+            used.update(numbers if len(self.rejects) == faults else numbers[:1])
+        remedy = "leave the row out, or give the price of the whole machine in a CSV of your own"
+        for number, column, reason in self.parts.left(frozenset(used)):
+            self.rejects.append(Finding(self.file, number, column, "", reason, remedy))
+
+    def add_whole(self, numbers: tuple[int, ...], values: Mapping[str, Any]) -> None:
+        """Take a machine with its GPUs, of the rows ``numbers``."""
+        number = numbers[0]
         fault = self.fault_of(number, values)
         if fault is not None:
             self.rejects.append(fault)
             return
-        scope = SKYPILOT_SCOPES[self.provider]
         name, machine = values["AcceleratorName"], values["InstanceType"]
         try:
-            gpu = self.names.encode(name, scope=scope, instance_type=machine)
+            gpu = self.catalog.gpu_names.encode(name, scope=self.scope, instance_type=machine)
+        except UnknownNameError as error:
+            remedy = f"{error.remedy}; a GPU that the catalog lacks is in no plan: leave the row out"
+            self.rejects.append(Finding(self.file, number, "AcceleratorName", name, "unknown GPU", remedy))
+            return
         except CoralError as error:
-            reason = "unknown GPU" if isinstance(error, UnknownNameError) else error.message
-            self.rejects.append(Finding(self.file, number, "AcceleratorName", name, reason, error.remedy))
+            self.rejects.append(Finding(self.file, number, "AcceleratorName", name, error.message, error.remedy))
             return
         config = node_config_id(gpu, values["AcceleratorCount"])
         zone = values.get("AvailabilityZone") or ""
@@ -195,8 +229,9 @@ class _SkyPilot:
                 self.rejects.append(Finding(self.file, number, column, f"{price:g}", reason, "keep the right one"))
                 return
         for column, price in asked:
-            group = self.groups.setdefault((values["Region"], machine, config, _MARKET_OF[column]), {})
-            group.setdefault(zone, (price, number, column))
+            key = (values["Region"], machine, config, _MARKET_OF[column])
+            self.groups.setdefault(key, {}).setdefault(zone, (price, number, column))
+            self.rows.setdefault(key, set()).update(numbers)
         self.no_capacity += len(asked) == 2 and asked[1][1] >= asked[0][1]
 
     def fault_of(self, number: int, values: Mapping[str, Any]) -> Finding | None:
@@ -207,8 +242,12 @@ class _SkyPilot:
 
         if not values["InstanceType"]:
             return fault("InstanceType", None, "is blank: a price of the GPU without a machine", "leave the row out")
-        if not values["AcceleratorName"] or not values["AcceleratorCount"]:
-            return fault("AcceleratorName", values["AcceleratorName"], "is a machine without GPUs", "leave the row out")
+        if not values["AcceleratorName"]:
+            return fault("AcceleratorName", None, "is blank: a machine without GPUs", "leave the row out")
+        if not values["AcceleratorCount"]:
+            return fault(
+                "AcceleratorCount", None, "is blank or 0: how many GPUs?", "leave the row out, or give the number"
+            )
         if "/" in values["Region"]:
             return fault("Region", values["Region"], "has a slash", f"give the region alone; {self.provider} is added")
         if all(values.get(column) is None for column in _MARKET_OF):
@@ -233,7 +272,8 @@ class _SkyPilot:
                 as_of=self.day,
                 source=f"price feed of {self.provider}{where}",
             )
-            yield PriceRow(row, column, FeedPrice(offer, None, True, False))
+            rows = frozenset(self.rows[region, machine, config, market])
+            yield PriceRow(row, column, FeedPrice(offer, None, True, False), rows)
 
     def notes(self) -> list[str]:
         """What a person should know of the file as a whole."""

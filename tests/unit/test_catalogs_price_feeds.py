@@ -73,8 +73,8 @@ def test_the_same_name_is_another_card_at_another_provider(tmp_path: Path) -> No
     runpod = read(tmp_path, RUNPOD, "runpod-vms.csv")
     assert {config for _, config, _ in prices(runpod)} == {"A100-80GB-PCIex1"}
     (unknown,) = runpod.rejects
-    assert (unknown.row, unknown.column, unknown.value, unknown.reason) == (2, "AcceleratorName", "L40", "unknown GPU")
-    assert "L40S" in unknown.remedy, "offered, never taken"
+    assert (unknown.row, unknown.column, unknown.value) == (2, "AcceleratorName", "L40")
+    assert "another card than L40S" in unknown.reason
     assert runpod.unreadable == {("runpod/US", "1x_L40_SECURE")}
     lambda_ = prices(read(tmp_path, LAMBDA, "vms.csv", "lambda"))
     assert lambda_ == {
@@ -112,8 +112,8 @@ FAULTS = [
     ("Price", "1861000", "is too high"),
     ("SpotPrice", "free", "is not a number"),
     ("AcceleratorCount", "0.5", "is not a whole number"),
-    ("AcceleratorCount", "", "is a machine without GPUs"),
-    ("AcceleratorName", "", "is a machine without GPUs"),
+    ("AcceleratorCount", "", "is blank or 0: how many GPUs?"),
+    ("AcceleratorName", "", "is blank: a machine without GPUs"),
     ("AcceleratorName", "L40S-48", "unknown GPU"),
     ("AcceleratorName", "NVIDIA", "'NVIDIA' names a maker, not a GPU"),
     ("InstanceType", "", "is blank: a price of the GPU without a machine"),
@@ -130,7 +130,7 @@ def test_a_bad_row_is_set_aside_and_the_others_stay(tmp_path: Path, column: str,
     assert fault.row == 2
     assert fault.reason == reason
     assert fault.remedy
-    assert found.accepted_rows == {1}
+    assert {row.row for row in found.rows} == {1}
 
 
 def test_a_row_that_contradicts_another_is_set_aside(tmp_path: Path) -> None:
@@ -139,6 +139,97 @@ def test_a_row_that_contradicts_another_is_set_aside(tmp_path: Path) -> None:
     assert [(f.row, f.column) for f in found.rejects] == [(3, "Price"), (4, "Price")]
     assert "contradicts row 1" in found.rejects[0].reason
     assert prices(found)["g6e.xlarge", "L40Sx1", "on_demand"] == 1.861
+
+
+# As SkyPilot's catalog of GCP has it: machines without their GPUs, and GPUs without a machine. Prices made up.
+GCP = """\
+InstanceType,vCPUs,MemoryGiB,AcceleratorName,AcceleratorCount,GpuInfo,Region,AvailabilityZone,Price,SpotPrice
+a2-highgpu-1g,12.0,85.0,,,,us-central1,us-central1-a,0.75,0.25
+a2-highgpu-1g,12.0,85.0,,,,us-central1,us-central1-b,0.75,0.25
+a2-highgpu-2g,24.0,170.0,,,,us-central1,us-central1-a,1.5,
+g2-standard-4,4.0,16.0,,,,us-central1,us-central1-a,0.15,0.05
+g2-standard-8,8.0,32.0,,,,us-central1,us-central1-a,0.3,0.1
+a3-highgpu-8g,208.0,1872.0,,,,us-central1,us-central1-a,9.5,
+a3-megagpu-8g,208.0,1872.0,,,,us-central1,us-central1-a,9.75,
+n1-highmem-8,8.0,52.0,,,,us-central1,us-central1-a,0.5,0.1
+,,,A100,1.0,,us-central1,us-central1-a,3.0,1.0
+,,,A100,1.0,,us-central1,us-central1-b,2.5,1.5
+,,,L4,1.0,,us-central1,us-central1-a,0.5,
+,,,L4,1.0,,us-central1,us-central1-a,0.6,
+,,,H100,8.0,,us-central1,us-central1-a,80.0,
+,,,H100-MEGA,8.0,,us-central1,us-central1-a,85.0,
+,,,T4,1.0,,us-central1,us-central1-a,0.35,
+,,,tpu-v5p-8,1,tpu-v5p-8,us-central1,us-central1-a,16.8,3.4
+"""
+
+
+def test_a_machine_and_its_gpus_that_are_priced_apart_are_one_offer(tmp_path: Path) -> None:
+    found = read(tmp_path, GCP, "gcp_vms.csv")
+    assert prices(found) == {
+        ("a2-highgpu-1g", "A100-40GB-SXMx1", "on_demand"): 3.25,  # 0.75 + 2.5 in zone b
+        ("a2-highgpu-1g", "A100-40GB-SXMx1", "spot"): 1.25,  # 0.25 + 1.0 in zone a
+        ("g2-standard-4", "L4x1", "on_demand"): 0.65,
+        ("g2-standard-8", "L4x1", "on_demand"): 0.8,
+        ("a3-highgpu-8g", "H100-SXMx8", "on_demand"): 89.5,
+        ("a3-megagpu-8g", "H100-SXMx8", "on_demand"): 94.75,
+    }
+    assert {f.row: (f.column, f.reason) for f in found.rejects} == {
+        3: ("AcceleratorName", "is blank, and no row of this zone prices the GPUs of it, A100-40GB-SXMx2"),
+        8: ("AcceleratorName", "is blank: a machine without GPUs"),
+        12: ("Price", "contradicts row 11, which asks another price for the same GPUs and zone"),
+        15: ("InstanceType", "is blank: a price of the GPU without a machine"),
+        16: ("InstanceType", "is blank: a price of the GPU without a machine"),
+    }
+    told = frozenset[int]().union(*(row.rows for row in found.rows))
+    assert sorted(told | {f.row for f in found.rejects}) == list(range(1, 17)), "every row is one or the other"
+    assert not told & {f.row for f in found.rejects}
+    assert ("gcp/us-central1", "a2-highgpu-2g") in found.unreadable, "what was known of it stays"
+
+
+def test_every_row_behind_a_price_that_is_held_is_held(tmp_path: Path) -> None:
+    """40 times what an L40S costs as a rule, in two zones; the third row is of another machine."""
+    rows = [{**ROW, "Price": "80", "SpotPrice": "", "AvailabilityZone": zone} for zone in "ab"]
+    rows.append({**ROW, "InstanceType": "g6e.2xlarge", "AvailabilityZone": "a"})
+    head = HEAD.strip() + ",AvailabilityZone\n"
+    found = read(tmp_path, head + "\n".join(",".join(row.values()) for row in rows) + "\n")
+    judged = judge_prices(found, {}, load_catalog(), NOW)
+    assert judged.held_rows == {1, 2}
+    assert len(judged.held) == 1
+    last = {EAST: PriceSnapshot(EAST, NOW + timedelta(hours=1), (), 1)}
+    assert judge_prices(found, last, load_catalog(), NOW).rejected_rows == {1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("provider", "name", "machine", "gpu"),
+    [
+        ("runpod", "H100", "1x_H100_SECURE", "H100-PCIe"),
+        ("runpod", "B200", "8x_B200_SECURE", "B200-SXM"),
+        ("runpod", "H200-SXM", "1x_H200-SXM_SECURE", "H200-SXM"),
+        ("runpod", "RTXPRO6000", "1x_RTXPRO6000_SECURE", "RTX-PRO-6000-Server"),
+        ("lambda", "A100", "gpu_8x_a100", "A100-40GB-SXM"),
+        ("lambda", "A100", "gpu_1x_a100_sxm4", "A100-40GB-SXM"),
+        ("lambda", "A100-80GB", "gpu_8x_a100_80gb_sxm4", "A100-80GB-SXM"),
+        ("lambda", "B200", "gpu_1x_b200_sxm6", "B200-SXM"),
+        ("aws", "RTXPRO6000", "g7e.2xlarge", "RTX-PRO-6000-Server"),
+        ("lambda", "A100", "gpu_1x_a100", "40 GB on PCIe"),
+        ("lambda", "A10", "gpu_1x_a10", "another card than A10G"),
+        ("lambda", "GH200", "gpu_1x_gh200", "Arm"),
+        ("runpod", "L40", "1x_L40_SECURE", "another card than L40S"),
+        ("runpod", "H100-NVL", "1x_H100-NVL_SECURE", "94 GB"),
+        ("aws", "T4g", "g5g.xlarge", "Arm"),
+    ],
+)
+def test_what_providers_call_their_gpus(tmp_path: Path, provider: str, name: str, machine: str, gpu: str) -> None:
+    """Either the card of the catalog, or why it is none of them."""
+    row = {**ROW, "InstanceType": machine, "AcceleratorName": name}
+    found = read(tmp_path, HEAD + ",".join(row.values()) + "\n", provider=provider)
+    names = {config for _, config, _ in prices(found)}
+    if found.rejects:
+        (fault,) = found.rejects
+        assert f"GPU {name!r} is known but not in the catalog" in fault.reason
+        assert gpu in fault.reason
+        assert "did you mean" not in fault.remedy
+    assert names == (set() if found.rejects else {f"{gpu}x1"})
 
 
 @pytest.mark.parametrize(
