@@ -104,10 +104,8 @@ class BuildInputs:
         return tuple(found)
 
     def settings_of(self, item: WorkloadInputs) -> ProfileSettings:
-        """Profiling settings of a workload: the engine's, with the de-ratings that benchmarks of its model gave."""
-        own = [c for c in self.loaded.calibrations if c.model == item.workload.model.model]
-        engine = engine_version(self.loaded.scenario.engine.name, self.loaded.scenario.engine.version)
-        return ProfileSettings.of_engine(engine, calibration=tuple((c.gpu, c.phase.value, c.derate) for c in own))
+        """Profiling settings of a workload (:func:`profile_settings`)."""
+        return profile_settings(self.loaded, item.workload.model.model)
 
     def measured_of(self, item: WorkloadInputs) -> tuple[MeasuredRate, ...]:
         """Measured rates of a workload, in the file's order."""
@@ -147,6 +145,13 @@ def resolve_inputs(settings: BuildSettings, loaded: LoadedScenario | None = None
         solver=settings.solver,
         library_key=library_key(loaded, mode),
     )
+
+
+def profile_settings(loaded: LoadedScenario, model: str) -> ProfileSettings:
+    """Profiling settings of a model: the engine's, with the de-ratings that benchmarks of the model gave."""
+    own = [c for c in loaded.calibrations if c.model == model]
+    engine = engine_version(loaded.scenario.engine.name, loaded.scenario.engine.version)
+    return ProfileSettings.of_engine(engine, calibration=tuple((c.gpu, c.phase.value, c.derate) for c in own))
 
 
 def library_key(loaded: LoadedScenario, mode: str | None = None) -> str:

@@ -55,6 +55,38 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan, solver_note: str = "") -> 
     return tuple(notes)
 
 
+def network_notes(loaded: LoadedScenario) -> tuple[PlanWarning, ...]:
+    """In one line, the configurations on offer of which one node would prefill a model that is planned for, but for its network;
+    nothing where there are none. What a user has measured is left out: it is not for a formula to doubt."""
+    from flows.build_inputs import profile_settings
+    from tasks.profiling.network import ruled_out_by_network
+
+    models: dict[str, list[str]] = {}
+    for demand in loaded.model_demands:
+        if not demand.planned_req_per_s:
+            continue
+        measured = {row.node_config for row in loaded.measured if row.model == demand.model}
+        offered = {offer.node_config for offer in loaded.offers if offer.region in demand.regions}
+        asked = offered - measured - set(demand.excluded)
+        names = sorted(asked if demand.node_configs is None else asked & set(demand.node_configs))
+        for workload in (w for w in loaded.workloads if w.workload_id in demand.workload_ids):
+            for node in ruled_out_by_network(
+                workload,
+                [loaded.node_configs[name] for name in names],
+                loaded.catalog.gpus,
+                loaded.catalog.efficiencies,
+                profile_settings(loaded, demand.model),
+                loaded.scenario.library.mode,
+            ):
+                speed = "unknown" if node.network_gbit_per_s is None else f"{node.network_gbit_per_s:g} Gbit/s"
+                models.setdefault(f"{node.node_config} ({speed})", []).append(demand.alias)
+    if not models:
+        return ()
+    listed = "; ".join(f"{node} for {', '.join(aliases)}" for node, aliases in sorted(models.items()))
+    text = f"configs ruled out by their network: {listed}. One node would prefill in time but for handing over the KV"
+    return (PlanWarning(code="network", text=text),)
+
+
 def plan_reason(plan: Plan, last: Plan | None) -> str:
     """Why this version: which inputs changed since the last one, or that it is the first."""
     if last is None:

@@ -9,7 +9,7 @@ from cli_plan_example import example_plan
 
 from catalogs import load_scenario
 from catalogs.init import write_starter
-from flows.plan_notes import plan_warnings
+from flows.plan_notes import network_notes, plan_warnings
 
 
 def test_rows_set_aside_are_told_once(tmp_path: Path) -> None:
@@ -25,3 +25,16 @@ def test_rows_set_aside_are_told_once(tmp_path: Path) -> None:
     assert len(told[0].text) < 300
     quiet = dataclasses.replace(loaded, rejects=(), warnings=())
     assert not [note for note in plan_warnings(quiet, plan) if "set aside" in note.text]
+
+
+def test_configurations_that_their_network_rules_out_are_told_in_one_line() -> None:
+    """phi-4 keeps 40 layers x 2 x 10 heads x 128 x 2 bytes of a token: 1,155 of them take 946 ms at 80 % of 2.5 Gbit/s, which
+    leaves 254 ms of 1,200 to an L40S that needs some 150 for a pass and as much for the wait before it."""
+    loaded = load_scenario("core")
+    (note,) = network_notes(loaded)
+    assert note.text.startswith("configs ruled out by their network: ")
+    assert "L40Sx1 (2.5 Gbit/s) for phi-4" in note.text
+    assert "\n" not in note.text
+    assert "L40Sx4" not in note.text
+    idle = [dataclasses.replace(demand, planned_req_per_s=0.0) for demand in loaded.model_demands]
+    assert network_notes(dataclasses.replace(loaded, model_demands=tuple(idle))) == ()

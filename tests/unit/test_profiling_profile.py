@@ -12,6 +12,7 @@ from catalogs.types import Lengths, Phase
 from tasks.profiling.cells import Cells
 from tasks.profiling.cycles import Mode
 from tasks.profiling.memory import ProfileSettings
+from tasks.profiling.network import ruled_out_by_network
 from tasks.profiling.profile import best_rates, profile_workload
 from tasks.profiling.schema import PROFILE_SCHEMA
 from tasks.profiling.shapes import ModelShape
@@ -227,3 +228,17 @@ def test_all_reduce_of_the_small_a100_is_borrowed() -> None:
     assert (True, "borrowed") in grounds
     assert (True, "fitted") not in grounds
     assert (False, "borrowed") not in grounds
+
+
+def test_what_would_prefill_alone_but_for_its_network() -> None:
+    """KV of a prompt of 512 tokens: 6 layers x 512 x 2 x 4 heads x 64 x 2 bytes = 3.15 MB, at 80 % of 1 Gbit/s 31.5 ms of the
+    20 ms allowed, at 100 Gbit/s 0.3 ms. Of 100 MB of memory nothing is left beside 180 MB of weights, whatever the network."""
+    work = workload(SPEC, Phase.PREFILL, 20.0)
+    slow, fast = node(1, 1.0), node(2, 100.0)
+    small = replace(GPU, gpu="S1", memory_gib=0.1)
+    configs = [slow, fast, node(1, 1.0, small)]
+    world = ({"X100": GPU, "S1": small}, {"X100": EFF, "S1": EFF}, ProfileSettings())
+    assert ruled_out_by_network(work, configs, *world) == (slow,)
+    assert ruled_out_by_network(replace(work, slo_ms=100.0), configs, *world) == ()
+    assert ruled_out_by_network(replace(work, phase=Phase.DECODE, slo_ms=20.0), configs, *world) == ()
+    assert ruled_out_by_network(work, configs, *world, mode=Mode.PAPER) == (), "the paper's profile knows no network"
