@@ -112,16 +112,20 @@ def lake_checks(lake_root: Path, now: datetime, scenarios: Mapping[str, Scenario
 
 
 def _files(lake: Lake) -> Check:
-    from warehouse.health import damaged_files_set_aside, missing_files
+    from warehouse.catalog_faults import OWN_FILE_REMEDY
+    from warehouse.health import broken_own_files, damaged_files_set_aside, missing_files
 
-    missing, damaged = missing_files(lake), damaged_files_set_aside(lake.root)
+    broken, missing, damaged = broken_own_files(lake), missing_files(lake), damaged_files_set_aside(lake.root)
+    if broken:
+        found = f"{counted(len(broken), 'file')} of the lake's own tables missing or damaged: {_some(broken)}"
+        return Check("lake", "files", Status.FAILED, found, OWN_FILE_REMEDY)
     if missing:
         found = f"{counted(len(missing), 'file')} of current libraries missing: {_some(missing)}"
         return Check("lake", "files", Status.FAILED, found, "run `coral build` again: it makes the same files anew")
     if damaged:
         found = f"all there; {counted(len(damaged), 'damaged one')} set aside: {_some(damaged)}"
         return Check("lake", "files", Status.WARNING, found, "check the disk; `coral gc` deletes them in time")
-    return Check("lake", "files", Status.OK, "all files of current libraries are there")
+    return Check("lake", "files", Status.OK, "all files of current libraries and of the lake's own tables are there")
 
 
 def _feeds(lake: Lake, now: datetime, scenarios: Mapping[str, Scenario]) -> Iterator[Check]:

@@ -15,10 +15,22 @@ _FULL = ("no space left", "disk is full", "disk full", "file too large", "quota 
 _DAMAGED = ("file is not a database", "malformed", "no such table: ducklake", "file is encrypted")
 _LOCKED = ("database is locked", "database table is locked")
 _MISSING = ("no such file or directory", "no magic bytes found", "too small to be a parquet file")
+# A Parquet file of which bytes were cut off or changed; where these lie decides what DuckDB says.
+_BROKEN_FILE = (
+    "invalid footer length", "tprotocolexception", "don't know what type", "out of buffer", "decompression failure",
+    "could not read enough bytes", "failed to read file",
+)  # fmt: skip
 _UNREACHED = ("unable to connect to postgres", "server closed the connection", "no connection to the server")
 _CONFLICT = ("transaction conflict", "could not serialize access")
 _NOT_THERE = ("does not exist - and creating",)
 _READ_ONLY = ("readonly database", "permission denied", "unable to open database")
+
+OWN_FOLDER = "main"
+# Tables of the catalog, plans among them: nothing but a copy has what was in such a file.
+OWN_FILE_REMEDY = (
+    "restore the folder from a backup; without one, move lake.json and catalog.sqlite away and plan again: plans so far are "
+    "lost, files under shards/ are reused"
+)
 
 
 @contextmanager
@@ -69,13 +81,15 @@ def _explain(text: str, root: Path) -> LakeError | None:
         return LakeError(
             f"the catalog of the lake in {root} is locked", remedy="wait for the other program and try again"
         )
-    if any(mark in low for mark in _MISSING):
+    if any(mark in low for mark in (*_MISSING, *_BROKEN_FILE)):
+        is_own = f"{root / OWN_FOLDER}/" in first
         return LakeError(
             f"a file of the lake in {root} is missing or damaged ({first})",
-            remedy="run `coral build` again: it makes the same file anew",
+            remedy=OWN_FILE_REMEDY if is_own else "run `coral build` again: it makes the same file anew",
         )
     if any(mark in low for mark in _READ_ONLY):
         return LakeError(
-            f"the lake in {root} cannot be written or opened ({first})", remedy="check the folder's permissions"
+            f"the lake in {root} cannot be written or opened ({first})",
+            remedy="make the folder writable, or copy the lake to one that is",
         )
     return None

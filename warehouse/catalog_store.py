@@ -41,9 +41,17 @@ class CatalogStore:
         """Whether it is kept in PostgreSQL."""
         return self.schema is not None
 
-    def attach_sql(self, root: Path, *, read_only: bool, is_new: bool = False, snapshot: int | None = None) -> str:
-        """The statement that attaches the catalog as ``lake``; ``is_new``: and makes it. Raises CoralError for a catalog in
-        PostgreSQL whose address is not known."""
+    def attach_sql(
+        self,
+        root: Path,
+        *,
+        read_only: bool,
+        is_new: bool = False,
+        snapshot: int | None = None,
+        catalog: Path | None = None,
+    ) -> str:
+        """The statement that attaches the catalog as ``lake``; ``is_new``: and makes it. ``catalog``: the SQLite file, None =
+        that of ``root``. Raises CoralError for a catalog in PostgreSQL whose address is not known."""
         options = [
             f"DATA_PATH {sql_text(f'{root}/')}",
             "OVERRIDE_DATA_PATH true",  # the folder may have moved since it was created
@@ -54,7 +62,7 @@ class CatalogStore:
             options.append("READ_ONLY")
         if self.schema is None:
             options += [f"META_BUSY_TIMEOUT {_BUSY_TIMEOUT_MS}", *([] if read_only else ["META_JOURNAL_MODE 'WAL'"])]
-            source = f"ducklake:sqlite:{root / CATALOG_FILE}"
+            source = f"ducklake:sqlite:{catalog or root / CATALOG_FILE}"
         else:
             options.append(f"METADATA_SCHEMA {sql_text(self.schema)}")
             if not is_new:

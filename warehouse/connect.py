@@ -12,6 +12,9 @@ import importlib
 import importlib.util
 import json
 import os
+import shutil
+import tempfile
+import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -99,8 +102,21 @@ def attach(
     snapshot: int | None = None,
 ) -> None:
     """Attach the catalog of ``root`` as ``lake`` and make it the default; ``snapshot`` fixes what is read."""
-    connection.execute(store.attach_sql(root, read_only=read_only, is_new=is_new, snapshot=snapshot))
+    catalog = _copied_catalog(connection, root) if read_only and not store.is_postgres else None
+    connection.execute(store.attach_sql(root, read_only=read_only, is_new=is_new, snapshot=snapshot, catalog=catalog))
     connection.execute("USE lake")
+
+
+def _copied_catalog(connection: duckdb.DuckDBPyConnection, root: Path) -> Path | None:
+    """A copy of the catalog of a lake whose folder may not be written, kept as long as ``connection``; else None.
+
+    SQLite writes beside a catalog even to read it, unless another program has it open already (its ``-wal`` is then there).
+    """
+    if os.access(root, os.W_OK) or (root / f"{CATALOG_FILE}-wal").exists():
+        return None
+    folder = tempfile.mkdtemp(prefix="coral-catalog-")
+    weakref.finalize(connection, shutil.rmtree, folder, ignore_errors=True)
+    return Path(shutil.copyfile(root / CATALOG_FILE, Path(folder) / CATALOG_FILE))
 
 
 def absolute_root(root: str | os.PathLike[str]) -> Path:

@@ -23,7 +23,7 @@ import duckdb
 import pyarrow as pa
 
 from catalogs.errors import CoralError, LakeError, UnknownNameError
-from warehouse.catalog_faults import lake_errors
+from warehouse.catalog_faults import OWN_FOLDER, lake_errors
 from warehouse.catalog_store import METADATA, sql_text, store_of
 from warehouse.connect import absolute_root, attach, check_version, new_connection
 from warehouse.schema import SHARD_SCHEMA
@@ -202,7 +202,7 @@ class SqlSession:
 
 def _confine(connection: duckdb.DuckDBPyConnection, root: Path, limits: SqlLimits) -> None:
     """Close every way to files but the lake's data folders, and lock the door."""
-    folders = ", ".join(sql_text(root / name) for name in ("main", SHARD_SCHEMA))
+    folders = ", ".join(sql_text(root / name) for name in (OWN_FOLDER, SHARD_SCHEMA))
     for statement in (
         "SET temp_directory = ''",
         f"SET memory_limit = '{int(limits.memory_mib)}MiB'",

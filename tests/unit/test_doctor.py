@@ -155,3 +155,18 @@ def test_a_child_whose_command_has_ended_is_a_leftover() -> None:
         for process in (child, ours):
             process.kill()
             process.wait()
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut off"])
+def test_a_damaged_file_of_the_catalogs_own_tables_is_told_with_a_way_out(tmp_path: Path, damage: str) -> None:
+    new_lake(tmp_path).close()
+    [own] = (tmp_path / "main" / "data_dictionary").glob("*.parquet")
+    if damage == "gone":
+        own.unlink()
+    else:
+        own.write_bytes(own.read_bytes()[:-20])
+    check = by_name(list(lake_checks(tmp_path, NOW, {})))["lake: files"]
+    assert check.status is Status.FAILED
+    assert f"1 file of the lake's own tables missing or damaged: main/data_dictionary/{own.name}" in check.found
+    assert "restore the folder from a backup" in check.remedy
+    assert "coral build" not in check.remedy  # which would find the library there, and leave the file

@@ -22,6 +22,7 @@ from warehouse.faults import disk_errors
 from warehouse.land import write_shard
 from warehouse.lock import write_lock
 from warehouse.schema import LAKE_SCHEMA_VERSION
+from warehouse.sql import SqlSession
 
 TESTS = Path(__file__).parents[1]
 
@@ -112,6 +113,22 @@ def test_a_damaged_catalog_is_told(tmp_path: Path) -> None:
     with pytest.raises(LakeError, match="lost its catalog"):
         Lake.open(tmp_path)
     assert not (tmp_path / CATALOG_FILE).exists()
+
+
+def test_a_lake_that_may_not_be_written_is_read_without_a_file_beside_its_catalog(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_lake(tmp_path).close()
+    before = sorted(path.name for path in tmp_path.iterdir())
+    monkeypatch.setattr(os, "access", lambda path, mode: not (Path(path) == tmp_path and mode & os.W_OK))
+    with Lake.open(tmp_path, read_only=True) as lake:
+        assert lake.snapshot() >= 0
+        assert (
+            sorted(path.name for path in tmp_path.iterdir()) == before
+        )  # SQLite's own readers leave -wal and -shm here
+    with SqlSession(tmp_path) as session:
+        assert session.query("SELECT count(*) AS n FROM plans").to_pylist() == [{"n": 0}]
+        assert sorted(path.name for path in tmp_path.iterdir()) == before
 
 
 def test_a_held_lock_names_its_holder(tmp_path: Path) -> None:

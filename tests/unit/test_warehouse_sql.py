@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -196,6 +197,38 @@ def test_a_wrong_statement_is_one_line(session: SqlSession) -> None:
     with pytest.raises(SqlError, match="syntax error") as caught:
         session.query("SELECT\n  1 FORM plans x y")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: b"",
+        lambda data: data[:100],
+        lambda data: data[: len(data) // 2],
+        lambda data: data[:-20],
+        lambda data: data[:-300] + bytes(200) + data[-100:],
+        lambda data: data[:4] + bytes(1000) + data[1004:],
+    ],
+    ids=["empty", "start", "half", "no end", "zeros in the footer", "zeros in the data"],
+)
+def test_a_damaged_file_is_no_fault_of_the_statement(
+    root: Path, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    copy = shutil.copytree(root, tmp_path / "lake")
+    [shard] = (copy / "shards" / "solved_templates").glob("*.parquet")
+    shard.write_bytes(damage(shard.read_bytes()))
+    with pytest.raises(LakeError, match="missing or damaged") as caught:
+        query(copy, "SELECT * FROM templates")
+    assert "coral build" in str(caught.value)
+
+
+def test_a_damaged_table_of_the_catalog_is_not_said_to_be_built_again(root: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(root, tmp_path / "lake")
+    [own] = (copy / "main" / "data_dictionary").glob("*.parquet")
+    own.unlink()
+    with pytest.raises(LakeError, match="missing or damaged") as caught:
+        query(copy, "SELECT * FROM data_dictionary")
+    assert "restore the folder from a backup" in str(caught.value)
 
 
 def test_limits(root: Path) -> None:
