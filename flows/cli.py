@@ -16,6 +16,7 @@ from flows import (
     cli_api,
     cli_catalog,
     cli_compare,
+    cli_copy,
     cli_dashboard,
     cli_doctor,
     cli_drift,
@@ -58,6 +59,7 @@ cli_alerts.register(app)
 cli_api.register(app)
 cli_catalog.register(app)
 cli_compare.register(app)
+cli_copy.register(app)
 cli_dashboard.register(app)
 cli_doctor.register(app)
 cli_drift.register(app)

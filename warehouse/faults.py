@@ -35,7 +35,7 @@ def refuse_url(root: str | os.PathLike[str]) -> None:
             f"{clipped(os.fspath(root))} is a URL, and a lake is a folder: its files are put in place by renaming them, which "
             "object stores cannot",
             remedy="name a folder, which may be a mounted file system that renames atomically (NFS, CephFS, Lustre, JuiceFS); "
-            "copies of a lake and exports can be sent to a bucket by its own client",
+            "`coral copy` puts its tables into a bucket",
         )
 
 

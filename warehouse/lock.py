@@ -79,6 +79,13 @@ def allocation_lock(root: Path, scenario_id: str, what: str, timeout_s: float | 
 
 
 @contextmanager
+def copy_lock(root: Path, timeout_s: float | None = None) -> Iterator[StillHeld]:
+    """Hold the right to copy the lake in ``root`` elsewhere. Raises as :func:`write_lock` does."""
+    with _lock(root, "copy.lock", f"the lake in {root} is being copied", "copy", timeout_s) as still_held:
+        yield still_held
+
+
+@contextmanager
 def _lock(root: Path, name: str, state: str, what: str, timeout_s: float | None) -> Iterator[StillHeld]:
     timeout_s = default_timeout_s() if timeout_s is None else timeout_s
     store = store_of(root)
