@@ -132,7 +132,7 @@ def resolve(settings: SimulateSettings) -> SimulateInputs:
         streams=streams,
         duration_s=settings.minutes * 60 + WARM_UP_S,
         counts_transfer=settings.counts_transfer,
-        notes=(*notes, *_plan_notes(plan)),
+        notes=(*notes, *_plan_notes(plan, by_id)),
         change=change,
     )
 
@@ -212,12 +212,18 @@ def hardware_of(loaded: LoadedScenario, used: Iterable[str], model: str) -> Hard
     )
 
 
-def _plan_notes(plan: Plan) -> list[str]:
+def _plan_notes(plan: Plan, workloads: Mapping[str, Workload]) -> list[str]:
     """What of the plan the simulation takes on trust."""
+    notes = []
     measured = sorted({row.workload for row in plan.instances if row.provenance == "measured"})
-    if not measured:
-        return []
-    return [f"rates of {', '.join(measured)} are measured; their passes are simulated with modelled times"]
+    if measured:
+        notes.append(f"rates of {', '.join(measured)} are measured; their passes are simulated with modelled times")
+    served = [workloads[row.workload_id] for row in plan.workloads]
+    hits = {workload.model.alias: workload.prefix_hit_rate for workload in served if workload.prefix_hit_rate}
+    if hits:
+        stated = ", ".join(f"{alias} {hit * 100:.3g} %" for alias, hit in hits.items())
+        notes.append(f"of every prompt the stated part is in the prefix cache, whatever came before: {stated}")
+    return notes
 
 
 def _plain(value: Any) -> Any:

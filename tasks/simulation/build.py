@@ -156,6 +156,7 @@ class InstanceBuilder:
             activation_bytes_per_token=2.0 * self.workload.model.hidden,
             kv_full_share=self.full_share,
             kv_window=self.window,
+            prefix_hit_rate=self.workload.prefix_hit_rate,
             **fields,
         )
 
@@ -230,7 +231,8 @@ class InstanceBuilder:
                 / seconds
                 for kind in self.shape.kinds
             )
-            rows = np.maximum(1.0, n / self.workload.lengths.input_mean) if self.is_prefill else n
+            prompt = self.workload.lengths.input_mean * (1 - self.workload.prefix_hit_rate)
+            rows = np.maximum(1.0, n / prompt) if self.is_prefill else n
             self._costs[key] = _Costs(
                 layer, roofline.embedding_ms(n, tp) / seconds, roofline.lm_head_ms(rows, tp) / seconds
             )

@@ -115,7 +115,7 @@ def _run_prefill(run: _Run, i: int, mine: Ints) -> None:
     instance, packed, requests = run.instances[i], run.packed[i], run.requests
     tokens = requests.input_tokens[mine]
     start, first, path, busy, served, engine_requests, area, integrals = prefill_instance(
-        requests.arrival_s[mine], tokens, packed.engines
+        requests.arrival_s[mine], *computed_and_cached(instance, tokens), packed.engines
     )
     run.prefill_start_s[mine], run.first_token_s[mine] = start, first
     run.sent_s[mine] = egress_s(instance, packed, tokens, first, path)
@@ -126,6 +126,12 @@ def _run_prefill(run: _Run, i: int, mine: Ints) -> None:
     run.instance_use.append(
         InstanceUse(i, len(mine), int(tokens.sum()), alive, float(waiting), float(in_service), preemptions=0)
     )
+
+
+def computed_and_cached(instance: SimInstance, tokens: Ints) -> tuple[Ints, Ints]:
+    """Of prompts of ``tokens``: how many are computed, at least one, and how many are found in the prefix cache."""
+    cached = np.minimum((instance.prefix_hit_rate * tokens).astype(np.int64), tokens - 1)
+    return tokens - cached, cached
 
 
 def egress_s(instance: SimInstance, packed: PackedInstance, tokens: Ints, first_s: Floats, path: Ints) -> Floats:

@@ -55,7 +55,12 @@ def instances_class(instances: Sequence[SimInstance]) -> str:
             [stage.layers, *([_digest(node.step), *_plain(node)] for node in stage.nodes)] for stage in instance.stages
         ]
         fields = [instance.phase.value, instance.rate_req_per_s, stages, instance.kv_bytes_per_token_layer]
-        fields += [instance.activation_bytes_per_token, instance.kv_full_share, instance.kv_window]
+        fields += [
+            instance.activation_bytes_per_token,
+            instance.kv_full_share,
+            instance.kv_window,
+            instance.prefix_hit_rate,
+        ]
         regions.setdefault(instance.region, []).append(short_hash(fields))
     return short_hash(sorted(sorted(region) for region in regions.values()))
 

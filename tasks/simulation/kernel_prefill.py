@@ -66,9 +66,10 @@ def engine_passes(
 
 @kernel
 def prefill_instance(
-    arrive_s: Floats, tokens: Ints, engines: Engines
+    arrive_s: Floats, tokens: Ints, cached: Ints, engines: Engines
 ) -> tuple[Floats, Floats, Ints, Floats, Ints, Ints, Floats, Floats]:
-    """Runs one instance over its requests, sorted by arrival.
+    """Runs one instance over its requests, sorted by arrival: ``tokens`` [n] to compute of each, after ``cached`` [n] of its
+    prompt that every stage has already.
 
     Returns start of the first pass and end of the last [n]; the engine per stage [n, S]; busy seconds, tokens, requests
     and integral of requests present per engine [E]; and [2] the integrals of requests waiting for their first pass and
@@ -87,7 +88,7 @@ def prefill_instance(
         leave = np.zeros(n)
         for i in range(len(unit_s)):
             enter[unit_request[i]] = min(enter[unit_request[i]], unit_s[i])
-        done = np.zeros(n, dtype=np.int64)
+        done = cached.copy()
         outs_s, outs_request, outs_tokens = [np.empty(0)], [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
         for e in range(low, high):
             mine = np.nonzero(path[:, s][unit_request] == e)[0]

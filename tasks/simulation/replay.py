@@ -9,7 +9,7 @@ import numpy as np
 
 from catalogs.types import Phase
 from tasks.simulation.arrivals import sample_lengths
-from tasks.simulation.engine import egress_s
+from tasks.simulation.engine import computed_and_cached, egress_s
 from tasks.simulation.kernel_decode import decode_instance, most_in_micro_batch
 from tasks.simulation.kernel_prefill import prefill_instance
 from tasks.simulation.pack import kv_tokens_per_context, pack
@@ -85,7 +85,9 @@ def _replay_prefill(
     # A prompt comes when the tokens before it are due, so that the stream never runs ahead of the rate.
     arrive = np.cumsum(inputs) / offered
     packed = pack(instance)
-    _, first_token, path, _, _, _, _, integrals = prefill_instance(arrive, inputs, packed.engines)
+    _, first_token, path, _, _, _, _, integrals = prefill_instance(
+        arrive, *computed_and_cached(instance, inputs), packed.engines
+    )
     reached = egress_s(instance, packed, inputs, first_token, path) if counts_transfer else first_token
     ttft = reached - arrive
     # If waits grow, less is served than comes: by as much as the last prompts are late.

@@ -130,7 +130,8 @@ class SimInstance:
 
     ``rate_req_per_s`` is the weight in the router. KV of a token: ``kv_bytes_per_token_layer`` in each layer; with
     sliding windows only the share ``kv_full_share`` of layers keeps every token, the rest ``kv_window`` tokens.
-    ``kv_capacity_tokens`` of the nodes counts tokens kept in all layers.
+    ``kv_capacity_tokens`` of the nodes counts tokens kept in all layers. Of each prompt the share ``prefix_hit_rate`` is found
+    in the prefix cache: prefill attends to these tokens and sends their KV on, but does not compute them.
     """
 
     instance_id: str
@@ -143,6 +144,7 @@ class SimInstance:
     activation_bytes_per_token: float = 0.0
     kv_full_share: float = 1.0
     kv_window: int = 0
+    prefix_hit_rate: float = 0.0
     active_from_s: float = 0.0
     active_until_s: float = float("inf")
     template_id: str = ""

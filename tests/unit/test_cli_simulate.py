@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from simulate_cases import publish_next_plan, publish_small_plan
 
 from catalogs.errors import CoralError, InputError, LakeError, UnknownNameError
 from flows.render_simulation import share, simulation_lines, validation_lines
-from flows.simulate_inputs import SimulateInputs, SimulateSettings, resolve
+from flows.simulate_inputs import SimulateInputs, SimulateSettings, _plan_notes, resolve
 from flows.simulate_work import SimulateJob, document, is_kept, missing_runs, plan_instances_of, run_job, runs_of
 
 PHI, GPT = "microsoft/phi-4", "openai/gpt-oss-20b"
@@ -49,6 +50,18 @@ def test_without_options_it_is_poisson_at_the_planned_rates(folder: Path) -> Non
     assert inputs.notes == (
         "every request has the stated mean prompt and answer: phi-4 1155 and 211; gpt-oss-20b 2048 and 28 tokens",
     )
+
+
+def test_a_stated_prefix_cache_is_told(folder: Path) -> None:
+    inputs = inputs_of(folder)
+    cached = {
+        name: replace(workload, prefix_hit_rate=0.25 if workload.model.model == PHI else 0.0)
+        for name, workload in inputs.workloads.items()
+    }
+    assert _plan_notes(inputs.plan, cached) == [
+        "of every prompt the stated part is in the prefix cache, whatever came before: phi-4 25 %"
+    ]
+    assert _plan_notes(inputs.plan, inputs.workloads) == []
 
 
 def test_each_trace_is_a_stream_and_a_models_own_trace_is_in_all(folder: Path, tmp_path: Path) -> None:

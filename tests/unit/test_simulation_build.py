@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -10,8 +12,10 @@ from catalogs import load_scenario
 from catalogs.errors import UnknownNameError
 from catalogs.types import Phase, Workload
 from tasks.profiling.profile import profile_workload
+from tasks.simulation.arrivals import constant_lengths
 from tasks.simulation.build import Hardware, InstanceBuilder, Member, StagePlan, inner_split
 from tasks.simulation.pack import interpolate
+from tasks.simulation.replay import replay
 
 CONFIGS = ("L4x1", "L4x4", "L40Sx4", "A10Gx4", "H100-SXMx8")
 
@@ -76,6 +80,26 @@ def test_whole_model_prefill_passes_fit_the_cycle(hardware: Hardware, workloads:
         keys = workload.lengths.prefill_context / 2
         step = interpolate(instance.stages[0].nodes[0].step, np.array([float(row["batch"])]), np.array([keys]))[0, 0]
         assert step * 1e3 <= row["cycle_ms"] / row["pp"] * 1.005
+
+
+def test_a_prefix_cache_leaves_the_promised_rate_within_reach(
+    hardware: Hardware, workloads: dict[str, Workload]
+) -> None:
+    """Rates count cached tokens as served; a simulator that computed them all would fall to 40 % of the rate."""
+    workload = replace(workloads["phi-4/prefill"], prefix_hit_rate=0.6)
+    layers, pairs = workload.model.layers, constant_lengths(workload.lengths)
+    node = {"H100-SXMx8": hardware.node_configs["H100-SXMx8"]}  # its network is not what limits it
+    (row, *_) = [
+        row
+        for row in profile(workload, replace(hardware, node_configs=node))
+        if row["layers"] == layers and row["stages"] == 1
+    ]
+    member = Member(row["node_config"], 1.0, row["tp"], row["pp"], row["replicas"], row["batch"])
+    instance = InstanceBuilder(workload, hardware).build(
+        [StagePlan(0, layers - 1, (member,))], row["throughput_tok_per_s"], "x", "r"
+    )
+    result = replay(instance, workload.tokens_per_request, workload.slo_ms, pairs, offered_share=0.98)
+    assert result.rate_share >= 0.97
 
 
 def test_stages_add_up_to_the_whole(hardware: Hardware, workloads: dict[str, Workload]) -> None:

@@ -110,6 +110,28 @@ def test_chunked_prefill_by_hand() -> None:
     assert result.prefill_start_s * 1e3 == pytest.approx([0.0, 105.05])
 
 
+@pytest.mark.parametrize("budget", [1000, 200])
+def test_what_the_prefix_cache_holds_is_attended_to_and_sent_but_not_computed(budget: int) -> None:
+    """n tokens that attend k keys on average take n ms + n k us. Of 1,000 tokens 400 are cached: the 600 others attend
+    400 + 300.5 keys on average, however they are chunked; sending 1,000 tokens takes a second."""
+    table = StepTable.from_function(lambda n, k: n * 1e-3 + n * k * 1e-6, [1, 10_000], [0, 10_000])
+    prefill = instance(
+        Phase.PREFILL,
+        [node(table, batch=budget, network_bytes_per_s=1000.0)],
+        kv_bytes_per_token_layer=1.0,
+        prefix_hit_rate=0.4,
+    )
+    result = simulate(requests([0.0], 1000, 2), [prefill, instance(Phase.DECODE, [node(0.001)])])
+    assert result.first_token_s == pytest.approx([0.6 + 600 * 700.5e-6])
+    assert result.ttft_s == pytest.approx([0.6 + 600 * 700.5e-6 + 1.0])
+    assert result.node_use[0].tokens == 600
+
+
+def test_a_prompt_that_is_cached_whole_computes_its_last_token() -> None:
+    prefill = instance(Phase.PREFILL, [node(per_token(0.001), batch=1000)], prefix_hit_rate=0.999)
+    assert simulate(requests([0.0], 10, 1), [prefill]).first_token_s == pytest.approx([0.001])
+
+
 def test_prefill_pipeline_overlaps_chunks() -> None:
     """3 chunks through 2 stages of 10 ms each: 10 (2 + 3 - 1) = 40 ms; with 5 ms hop 45."""
     stages = [[node(0.010, batch=100, hop_latency_s=0.005)] for _ in range(2)]
