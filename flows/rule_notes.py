@@ -48,7 +48,8 @@ def _rules_of(loaded: LoadedScenario, demand: ModelPlanDemand) -> list[str]:
     if demand.n_plus_one:
         rules.append("what a region serves is served without the largest instance of a phase (N+1)")
     if has_spot and demand.max_spot_share < 1:
-        rules.append(f"at most {demand.max_spot_share:.0%} of what a region serves rests on spot")
+        most = f"at most {demand.max_spot_share:.0%}" if demand.max_spot_share else "none"
+        rules.append(f"{most} of what a region serves rests on spot")
     if demand.node_configs is not None:
         rules.append(f"only on {', '.join(demand.node_configs)}")
     if demand.excluded:
