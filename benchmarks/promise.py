@@ -162,14 +162,16 @@ def trace_library(name: str, loaded: LoadedScenario, traces: Mapping[str, str], 
 def enough_supply(
     loaded: LoadedScenario, settings: BuildSettings, lake_root: Path, streams: Mapping[str, tuple[RequestsAt, str]]
 ) -> tuple[Settled, list[SimInstance], int]:
-    """The plan at the scenario's supply; while that is short of what keeps the SLOs, at twice as much. With the nodes it took."""
+    """The plan at the scenario's supply; while no choice from it keeps the SLOs, at twice as much. With the nodes it took."""
     while True:
         nodes = loaded.scenario.availability.default_nodes
         with Lake.open(lake_root) as lake:
             settled, instances = settled_plan(loaded, settings, lake, streams)
-        if not shortage(settled) or nodes >= MOST_NODES:
+        is_kept = not shortage(settled) and not settled.short
+        if is_kept or nodes >= MOST_NODES:
             return settled, instances, nodes
-        print(f"    {nodes} nodes of each configuration and region{shortage(settled)}")
+        why = shortage(settled) or f" ({len(settled.short)} workloads used beyond what is safe)"
+        print(f"    {nodes} nodes of each configuration and region{why}", flush=True)
         loaded = with_nodes(loaded, 2 * nodes)
 
 
