@@ -3,8 +3,8 @@
     python benchmarks/kills.py                              # 50 kills, `core` with 3 nodes per template
     python benchmarks/kills.py --kills 5 --seed 7 --scenario my/scenario.yaml
 
-Lakes take turns: on two worker processes over TCP the command is killed or one of the workers (another one takes its place),
-and in the next lake the command alone. After each kill: no process of the killed command is left, and every finished file
+Lakes take turns: in two on two worker processes over TCP the command is killed or one of the workers (another one takes its
+place), and in the third the command alone. After each kill: no process of the killed command is left, and every finished file
 is the very file it was (same inode, so nothing wrote it again). Each lake is built on until a run ends by itself: then its
 files must be those of a build that nobody disturbed, byte for byte, with no temporary file. Exit code 1 at the first breach.
 A run whose Prefect server is late, as on a machine with much else to do, says so, leaves what was finished and is run again.
@@ -107,7 +107,7 @@ class Lakes:
         """New lakes until every kill is done."""
         while self.left:
             lake = self.folder / f"lake-{self.lakes}"
-            self.one_lake(lake, None if self.lakes % 2 else cluster)
+            self.one_lake(lake, None if self.lakes % 3 == 2 else cluster)
             self.lakes += 1
             print(f"{sum(self.counts.values())} kills, {self.runs} runs, {self.lakes} lakes: all well", flush=True)
 
