@@ -5,7 +5,8 @@ they can be used. So choices are made with shares that may be too large, and mea
 share, its templates are set aside; where that has happened twice, little is missing, or demand is not met without them, the
 share falls to the largest one measured below it, and templates that keep this one are let in again. Where a phase keeps its
 share by itself but not with the instances that its requests go on to, those templates are set aside that it does not keep it
-with. Once a choice keeps its shares they rise to what it is safe at, until nothing is to be gained.
+with, or, where it is their number, these are used less: there will be more of them to take its KV in. Once a choice keeps
+its shares they rise to what it is safe at, until nothing is to be gained.
 """
 
 from __future__ import annotations
@@ -153,6 +154,8 @@ class _Search:
         self._problem, self._solve, self._measure, self._limits = problem, solve, measure, limits
         self._lessons: list[_Lesson] = []
         self._failures: dict[str, int] = {}
+        self._held_up: dict[str, int] = {}
+        self._most: dict[str, float] = {}
 
     def of(self, problem: AllocationProblem) -> _Search:
         """A search of ``problem`` that knows what this one has learnt."""
@@ -212,10 +215,12 @@ class _Search:
         best = last
         for _ in range(self._limits.lowering_rounds):
             least = max(self._limits.hopeless, LEAST)  # of a share of nothing, no number of instances is enough
-            usable = {name: min(share[name], safe) for name, (_, safe) in last.short.items() if safe >= least}
+            usable = [name for name, (_, safe) in last.short.items() if safe >= least]
             if last.short and not usable:
                 break
-            share = share | usable
+            for name in usable:
+                receivers = self._receivers(last, name, share[name])
+                share |= self._more_of(last, name, receivers) or {name: min(share[name], last.safe[name])}
             last = self.choose(share, out)
             best = min(best, last, key=_rank)
             if not last.short:
@@ -257,22 +262,40 @@ class _Search:
         return new
 
     def raised(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
-        """The shares that ``found`` is safe at, where they are larger."""
+        """The shares that ``found`` is safe at, where they are larger; not where more of them would be too few again."""
         self._failures = {}
-        return {name: max(value, found.safe.get(name, 0.0)) for name, value in share.items()}
+        safe = {name: min(found.safe.get(name, 0.0), self._most.get(name, 1.0)) for name in share}
+        return {name: max(value, safe[name]) for name, value in share.items()}
 
     def learn(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
         """Remembers what is short in ``found``; the shares to try next."""
-        fall = []
+        fall, new = [], dict(share)
         for name in found.short:
-            blamed = self._blamed(found, name, share[name])
+            receivers = self._receivers(found, name, share[name])
+            blamed = [lesson for other in receivers for lesson in self._blamed(found, name, share[name], other)]
+            self._held_up[name] = self._held_up.get(name, 0) + bool(receivers)
+            are_few = not blamed or self._held_up[name] >= _FAILURES
+            if receivers and are_few and found.safe[name] >= LEAST:
+                new |= self._more_of(found, name, receivers)
+                continue
+            blamed = blamed or [_Lesson(other, _of(found, other), name, found.safe[name]) for other in receivers]
             if blamed and all([self._spare(lesson) for lesson in blamed]):
                 continue
             has_others = self._spare(_Lesson(name, _of(found, name), name, found.safe[name]))
             self._failures[name] = self._failures.get(name, 0) + 1
             if found.safe[name] >= share[name] - _NEAR or self._failures[name] >= _FAILURES or not has_others:
                 fall.append(name)
-        return self.lowered(share, fall)
+        return self.lowered(new, fall)
+
+    def _more_of(self, found: Settled, name: str, receivers: Iterable[str]) -> dict[str, float]:
+        """The shares of ``receivers`` with which there are as many more of them as ``name`` is short by; templates set aside
+        for its sake are let in again."""
+        use, (used, safe) = uses(found.problem, found.result), found.short[name]
+        few = {other: max(math.floor(100 * use[other] * safe / used) / 100, LEAST) for other in receivers}
+        self._most |= few
+        self._held_up[name] = 0
+        self._lessons = [each for each in self._lessons if each.judged != name or each.workload_id not in few]
+        return few
 
     def _spare(self, lesson: _Lesson) -> bool:
         """Remembers the lesson; whether other templates of its workload are left."""
@@ -280,21 +303,20 @@ class _Search:
         gone = [known.templates for known in self._lessons if known.workload_id == lesson.workload_id]
         return len(frozenset().union(*gone)) < self._templates(lesson.workload_id)
 
-    def _blamed(self, found: Settled, name: str, share: float) -> list[_Lesson]:
-        """Lessons on the model's other workloads, which the requests of ``name`` go through as well, where its own instances
-        keep ``share`` by themselves: one by template that they do not keep it with, or on all of these together."""
+    def _receivers(self, found: Settled, name: str, share: float) -> list[str]:
+        """The model's other workloads, which the requests of ``name`` go through as well, where its own instances keep
+        ``share`` by themselves; else none."""
         own = tuple(row for row in found.result.instances if row.workload_id == name)
         if self._measure(replace(found.result, instances=own))[name] < share - 1e-9:
             return []
-        lessons = []
         demand = next(d for d in self._problem.demands if name in d.workload_ids)
-        for other in demand.workload_ids:
-            if other == name or not _of(found, other):
-                continue
-            safe = {template: self._safe_with(found, own, other, template)[name] for template in _of(found, other)}
-            alone = [_Lesson(other, frozenset({t}), name, safe[t]) for t in sorted(safe) if safe[t] < share - 1e-9]
-            lessons += alone or [_Lesson(other, _of(found, other), name, found.safe[name])]
-        return lessons
+        return [other for other in demand.workload_ids if other != name and _of(found, other)]
+
+    def _blamed(self, found: Settled, name: str, share: float, other: str) -> list[_Lesson]:
+        """The templates of ``other`` with which alone ``name`` does not keep its share."""
+        own = tuple(row for row in found.result.instances if row.workload_id == name)
+        safe = {template: self._safe_with(found, own, other, template)[name] for template in _of(found, other)}
+        return [_Lesson(other, frozenset({t}), name, safe[t]) for t in sorted(safe) if safe[t] < share - 1e-9]
 
     def _safe_with(
         self, found: Settled, own: tuple[Instance, ...], other: str, template_id: str

@@ -226,3 +226,22 @@ def test_shares_of_decode_do_not_fall_for_what_only_prefill_misses() -> None:
     assert settled.result.theta == pytest.approx(0.6)
     assert not settled.short
     assert chosen(settled.result) == {"p": 1, "good": 2, "dear": 1}
+
+
+def test_where_receivers_are_too_few_there_are_more_of_them() -> None:
+    """60 req/s: one prefill of 100, eight decode instances of 10 at 0.8. Each takes the KV of 6 req/s in: ten are needed."""
+    prefill = workload("a", Phase.PREFILL, {"p": ({"L40Sx1": 1}, 100)}, THREE, headroom=0.8)
+    decode = workload("a", Phase.DECODE, {"d": ({"L4x1": 1}, 10)}, THREE, headroom=0.8)
+    supply = {(R1, name): 20 for name in THREE}
+    asked = problem([prefill, decode], {"a": 60.0}, {(R1, "L4x1"): 1.0, (R1, "L40Sx1"): 4.0}, supply, configs=THREE)
+
+    def measure(result: AllocationResult) -> dict[str, float]:
+        used = chosen(result)
+        takes_in = min(0.8, 0.06 * used["d"]) if "d" in used else 0.8
+        safe = {"a-prefill": takes_in / used.get("p", 1), "a-decode": 0.9}
+        return {name: share for name, share in safe.items() if any(r.workload_id == name for r in result.instances)}
+
+    settled = settle(asked, solve, measure)
+    assert not settled.short
+    assert settled.result.theta == 1.0
+    assert chosen(settled.result) == {"p": 1, "d": 10}
