@@ -274,12 +274,14 @@ class _Search:
             receivers = self._receivers(found, name, share[name])
             blamed = [lesson for other in receivers for lesson in self._blamed(found, name, share[name], other)]
             self._held_up[name] = self._held_up.get(name, 0) + bool(receivers)
-            are_few = not blamed or self._held_up[name] >= _FAILURES
-            if receivers and are_few and found.safe[name] >= LEAST:
-                new |= self._more_of(found, name, receivers)
-                continue
+            # Of those that hold up a share of nothing, no number is enough: it is their kind.
+            may_be_few = found.safe[name] >= LEAST
+            is_kind = not may_be_few or (blamed and self._held_up[name] < _FAILURES)
             blamed = blamed or [_Lesson(other, _of(found, other), name, found.safe[name]) for other in receivers]
-            if blamed and all([self._spare(lesson) for lesson in blamed]):
+            if receivers and is_kind and all([self._spare(lesson) for lesson in blamed]):
+                continue
+            if receivers and may_be_few:
+                new |= self._more_of(found, name, receivers)
                 continue
             has_others = self._spare(_Lesson(name, _of(found, name), name, found.safe[name]))
             self._failures[name] = self._failures.get(name, 0) + 1

@@ -237,8 +237,8 @@ def test_where_receivers_are_too_few_there_are_more_of_them() -> None:
 
     def measure(result: AllocationResult) -> dict[str, float]:
         used = chosen(result)
-        takes_in = min(0.8, 0.06 * used["d"]) if "d" in used else 0.8
-        safe = {"a-prefill": takes_in / used.get("p", 1), "a-decode": 0.9}
+        takes_in = 0.06 * used.get("d", 20) / used.get("p", 1)
+        safe = {"a-prefill": min(0.8, takes_in), "a-decode": 0.8}
         return {name: share for name, share in safe.items() if any(r.workload_id == name for r in result.instances)}
 
     settled = settle(asked, solve, measure)
