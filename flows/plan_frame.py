@@ -13,8 +13,8 @@ from catalogs.errors import CoralError
 from catalogs.scenario_schema import PolicySection
 from catalogs.types import Basis, Market, Phase
 from flows.candidates import candidates, library_candidates
-from tasks.allocation.headroom import without_templates
 from tasks.allocation.prepare import Capacity, WorkloadInput, build_problem, workload_candidates
+from tasks.allocation.shares import without_templates
 from tasks.allocation.types import (
     AllocationProblem,
     KvLink,

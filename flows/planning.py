@@ -236,7 +236,7 @@ def _baselines(problem: AllocationProblem, result: AllocationResult, stop: threa
     """Homogeneous plans at the same demand, prices and supply, on rent alone: nothing of theirs runs yet. And this plan's
     rent if instances were used to their whole rate, where that meets the demand as this plan does. None of them once ``stop``
     is set: they would be worse than they need be."""
-    from tasks.allocation.headroom import with_headroom
+    from tasks.allocation.shares import with_headroom
     from tasks.baselines.homo import homo_greedy, homo_optimal
 
     try:

@@ -92,7 +92,7 @@ def not_launched(lake: Lake, result: AllocationResult) -> str:
 def _other(loaded: LoadedScenario, lake: Lake, library_id: str, inputs: PlanningInputs) -> AllocationProblem:
     """The problem of ``inputs`` with the templates of the policy's opposite, at the same headroom."""
     from flows.planning_inputs import planning_inputs
-    from tasks.allocation.headroom import without_templates
+    from tasks.allocation.shares import without_templates
 
     policy = loaded.scenario.policy
     turned = policy.model_copy(update={"launchable_only": not policy.launchable_only})

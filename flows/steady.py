@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from catalogs.types import Market
 from flows.plan_frame import find_frame, set_aside_of
 from flows.planning_inputs import PlanningInputs, inputs_hash
-from tasks.allocation.headroom import with_headroom, without_templates
+from tasks.allocation.shares import with_headroom, without_templates
 from tasks.allocation.steady import Regret, steady_choice
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveStatus
 
