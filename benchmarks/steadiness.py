@@ -66,14 +66,6 @@ availability: {default_nodes: 64}
 Prices = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class Window:
-    """Prices and demand of one window, and the seconds of processor it took to find its best plan without start-ups."""
-
-    problem: AllocationProblem
-    solve_s: float
-
-
 @dataclass
 class Bill:
     """What a policy paid, USD, and how it moved."""
@@ -131,16 +123,13 @@ def price_steps(loaded: LoadedScenario, problem: AllocationProblem, market: str)
     return steps
 
 
-def windows_of(base: AllocationProblem, steps: list[Prices], demand: NDArray[np.float64]) -> list[Window]:
-    """The day's windows."""
+def windows_of(base: AllocationProblem, steps: list[Prices], demand: NDArray[np.float64]) -> list[AllocationProblem]:
+    """The day's windows: their prices and demand, nothing running."""
     found = []
     for i in range(demand.shape[1]):
         prices = steps[int(i * len(steps) / demand.shape[1])]
         demands = tuple(replace(d, planned_req_per_s=float(demand[j, i])) for j, d in enumerate(base.demands))
-        problem = replace(base, price_usd_per_h=prices, demands=demands, init_share=0.0, running={})
-        started = time.process_time()
-        solve(problem)
-        found.append(Window(problem, time.process_time() - started))
+        found.append(replace(base, price_usd_per_h=prices, demands=demands, init_share=0.0, running={}))
     return found
 
 
@@ -150,7 +139,7 @@ def decision_of(result: AllocationResult) -> Decision:
 
 
 def replay(
-    windows: list[Window],
+    windows: list[AllocationProblem],
     hours: float,
     init_h: float,
     choose: Callable[[AllocationProblem, Decision, int], AllocationResult],
@@ -159,7 +148,7 @@ def replay(
     bill, running = Bill(), Counter[tuple[str, Market, str, str]]()
     for i, window in enumerate(windows):
         known = {(pool_name(region, market), template): n for (region, market, template, _), n in running.items()}
-        problem = replace(window.problem, running=known)
+        problem = replace(window, running=known)
         started = time.process_time()
         result = choose(problem, running, i)
         bill.solves_s += time.process_time() - started
@@ -208,13 +197,13 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
     steps = price_steps(loaded, base, options.market)
     demand = day_of_demand(24 * 60 // options.window_min)
     windows = windows_of(base, steps, demand)
-    bound = day_bound([window.problem for window in windows], hours, init_h, options.bound_s)
+    bound = day_bound(windows, hours, init_h, options.bound_s)
     rent, least = bound.rent, bound.total
     print(
         f"{len(windows)} windows of {options.window_min} min, {len(steps)} price changes ({options.market}); "
         f"bound {least:,.2f} USD: rent {rent:,.2f}, unavoidable start-ups {least - rent:,.2f} "
-        f"(best found knowing the day: {bound.found:,.2f}); "
-        f"{np.mean([w.solve_s for w in windows]):.2f} s of processor per solve"
+        f"(best found knowing the day: {bound.found:,.2f})",
+        flush=True,
     )
     bills = dict(_policies(options, windows, demand, hours, init_h))
     for name, bill in bills.items():
@@ -229,9 +218,13 @@ def _run(options: argparse.Namespace, folder: Path) -> int:
 
 
 def _policies(
-    options: argparse.Namespace, windows: list[Window], demand: NDArray[np.float64], hours: float, init_h: float
+    options: argparse.Namespace,
+    windows: list[AllocationProblem],
+    demand: NDArray[np.float64],
+    hours: float,
+    init_h: float,
 ) -> list[tuple[str, Bill]]:
-    first = windows[0].problem
+    first = windows[0]
     peak = tuple(replace(d, planned_req_per_s=float(demand[j].max())) for j, d in enumerate(first.demands))
     fixed = solve(replace(first, demands=peak))
 

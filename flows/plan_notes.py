@@ -87,7 +87,7 @@ def network_notes(loaded: LoadedScenario) -> tuple[PlanWarning, ...]:
     return (PlanWarning(code="network", text=text),)
 
 
-def plan_reason(plan: Plan, last: Plan | None) -> str:
+def plan_reason(loaded: LoadedScenario, plan: Plan, last: Plan | None) -> str:
     """Why this version: which inputs changed since the last one, or that it is the first."""
     if last is None:
         return "first plan"
@@ -96,6 +96,14 @@ def plan_reason(plan: Plan, last: Plan | None) -> str:
         changes.append("the template library changed")
     changes += _demand_changes(plan, last)
     changes += _price_changes(plan, last)
+    sold = {(offer.region, offer.market, offer.node_config, offer.instance_type) for offer in loaded.offers}
+    gone = [
+        f"{row.instance_type} in {row.region}"
+        for row in last.offers
+        if (row.region, row.market, row.node_config, row.instance_type) not in sold
+    ]
+    if gone:
+        changes.append(f"{_listed(gone)} {'is' if len(set(gone)) == 1 else 'are'} not on offer any more")
     before, after = ({o.offer_id: o.availability_nodes for o in p.offers} for p in (last, plan))
     supply = sorted(key for key in before.keys() & after.keys() if before[key] != after[key])
     if supply:

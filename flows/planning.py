@@ -313,7 +313,7 @@ def plan_document(
     plan = plan.model_copy(
         update={
             "warnings": (*plan_warnings(loaded, plan, result.note), *notes),
-            "reason": plan_reason(plan, last),
+            "reason": plan_reason(loaded, plan, last),
             "workloads": tuple(row.model_copy(update={"headroom_basis": basis}) for row in plan.workloads),
         }
     )

@@ -9,7 +9,7 @@ from cli_plan_example import example_plan
 
 from catalogs import load_scenario
 from catalogs.init import write_starter
-from flows.plan_notes import network_notes, plan_warnings
+from flows.plan_notes import network_notes, plan_reason, plan_warnings
 
 
 def test_rows_set_aside_are_told_once(tmp_path: Path) -> None:
@@ -38,3 +38,16 @@ def test_configurations_that_their_network_rules_out_are_told_in_one_line() -> N
     assert "L40Sx4" not in note.text
     idle = [dataclasses.replace(demand, planned_req_per_s=0.0) for demand in loaded.model_demands]
     assert network_notes(dataclasses.replace(loaded, model_demands=tuple(idle))) == ()
+
+
+def test_a_version_says_that_what_the_last_one_rents_is_gone() -> None:
+    loaded = load_scenario("core")
+    some = loaded.offers[0]
+    rented = {"region": some.region, "market": some.market, "node_config": some.node_config}
+    offers = [row.model_copy(update={**rented, "instance_type": name, "offer_id": name}) for row in example_plan().offers[:1]
+              for name in (some.instance_type, "x9.large")]  # fmt: skip
+    last = example_plan().model_copy(update={"offers": tuple(offers)})
+    plan = last.model_copy(update={"offers": tuple(offers[:1])})
+    assert plan_reason(loaded, plan, last) == f"x9.large in {some.region} is not on offer any more"
+    assert plan_reason(loaded, plan, plan) == "other inputs changed"
+    assert plan_reason(loaded, plan, None) == "first plan"
