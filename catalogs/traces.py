@@ -41,6 +41,7 @@ _SHARED = {
     "mooncake-conversation": "mooncake_conversation",
     "arxiv-summarization": "vidur_arxiv_lengths",
 }
+_PACKED = frozenset({".gz", ".zip", ".zst", ".bz2", ".xz"})
 # Clock times are counted from here.
 _CLOCK_ZERO = datetime(2000, 1, 1, tzinfo=UTC)
 # Beyond any clock, in seconds: also one that counts in milliseconds.
@@ -101,7 +102,7 @@ def trace_path(name_or_path: str | Path) -> Path:
             remedy="set CORAL_SHARED_DATA to the folder of the raw data collection, or give the path of a trace file",
         )
     if path.suffix or len(path.parts) > 1:
-        raise _file_error(path, "no such file", "give the path of a trace: CSV, JSON lines or Parquet")
+        raise _no_file(path)
     raise UnknownNameError("trace", name, _SHARED)
 
 
@@ -115,7 +116,9 @@ def read_trace(path: str | Path) -> Trace:
     """
     path = Path(path)
     if not is_regular_file(path):
-        raise _file_error(path, "no such file", "give the path of a trace: CSV, JSON lines or Parquet")
+        raise _no_file(path)
+    if path.suffix.lower() in _PACKED:
+        raise _file_error(path, "is packed", "unpack it: a trace is CSV, JSON lines or Parquet")
     try:
         return _read(path)
     except (UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
@@ -140,7 +143,11 @@ def _read(path: Path) -> Trace:
     names_models = columns[1:] == _OWN[1:]
     kept = _Rows()
     for number, row in enumerate(rows, start=1):
+        if row is None:
+            continue
         try:
+            if isinstance(row, _RowError):
+                raise row
             time_s = time_of(row.get(columns[0])) if columns[0] else math.nan
             tokens = _tokens(row, columns[1]), _tokens(row, columns[2])
             name = _model(row) if names_models and _MODEL in row else ""
@@ -181,7 +188,8 @@ class _RowError(Exception):
 
 
 _Row = Mapping[str, object]
-_Opened = tuple[tuple[str, str, str], Iterable[_Row], Callable[[object], float]]
+# A blank line is None: it counts where lines are numbered, and nowhere else.
+_Opened = tuple[tuple[str, str, str], Iterable[_Row | _RowError | None], Callable[[object], float]]
 
 
 def _open(path: Path) -> _Opened:
@@ -196,37 +204,44 @@ def _open(path: Path) -> _Opened:
         kept = [c for c in (*columns, _MODEL) if c in names]
         return columns, table.select(kept).to_pylist(), _seconds
     if suffix in (".jsonl", ".json"):
-        return _MOONCAKE, _json_rows(path), lambda value: _seconds(value) / 1e3
-    rows = _csv_rows(path)
-    header = next(rows)
+        return _MOONCAKE, _json_rows(path), _milliseconds
+    lines = _csv_lines(path)
+    header = [name.strip().lower() for name in next(lines, [])]
+    if not any(header):
+        raise _file_error(path, "is empty" if path.stat().st_size == 0 else "begins with a blank line", _CSV_FORMS)
     for known, reader in ((_AZURE, _clock), (_BURST_GPT, _seconds), (_OWN, _seconds)):
         if set(known) <= set(header):
-            return known, rows, reader
-    raise _file_error(
-        path,
-        f"unknown columns {', '.join(header)}",
-        "use Azure's TIMESTAMP,ContextTokens,GeneratedTokens or BurstGPT's Timestamp,...,Request tokens,Response tokens",
-    )
+            twice = [name for name in ((*known, _MODEL) if known is _OWN else known) if header.count(name) > 1]
+            if twice:
+                raise _file_error(
+                    path, f"has the column {twice[0]} {header.count(twice[0])} times", "leave one of them"
+                )
+            return known, (dict(zip(header, line, strict=False)) if line else None for line in lines), reader
+    separators = [text for text, sign in (("semicolons", ";"), ("tabs", "\t")) if sign in "".join(header)]
+    remedy = f"separate columns by commas, not {separators[0]}" if separators else _CSV_FORMS
+    raise _file_error(path, f"unknown columns {', '.join(header)}", remedy)
 
 
-def _csv_rows(path: Path) -> Iterator[dict[str, object]]:
-    """First the header as a mapping of lower-case names, then the rows."""
+_CSV_FORMS = (
+    f"begin with {','.join(_OWN)}; Azure's TIMESTAMP,ContextTokens,GeneratedTokens and BurstGPT's Timestamp,...,Request "
+    "tokens,Response tokens will do as well"
+)
+
+
+def _csv_lines(path: Path) -> Iterator[list[str]]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        reader = csv.reader(file)
-        header = [name.strip().lower() for name in next(reader, [])]
-        yield dict.fromkeys(header)
-        for values in reader:
-            yield dict(zip(header, values, strict=False))
+        yield from csv.reader(file)
 
 
-def _json_rows(path: Path) -> Iterator[dict[str, object]]:
-    with path.open(encoding="utf-8") as file:
+def _json_rows(path: Path) -> Iterator[_Row | _RowError | None]:
+    with path.open(encoding="utf-8-sig") as file:
         for line in file:
             try:
-                row = parse_json(line, "")
+                row = parse_json(line, "") if line.strip() else None
             except UnreadableError:
-                row = {}
-            yield row if isinstance(row, dict) else {}
+                row = line
+            is_row = row is None or isinstance(row, dict)
+            yield row if is_row else _RowError("", line.strip(), "not a JSON object", "write one object a line")
 
 
 def _tokens(row: _Row, column: str) -> int:
@@ -249,11 +264,15 @@ def _model(row: _Row) -> str:
     return name
 
 
-def _seconds(value: object) -> float:
+def _seconds(value: object, unit: str = "seconds") -> float:
     number = plain_number(str(value).strip())
     if number is None or not 0 <= number <= _LATEST_S:
-        raise _RowError("timestamp", value, "not a time", "give seconds from the start, >= 0")
+        raise _RowError("timestamp", value, "not a time", f"give {unit} from the start, >= 0")
     return number
+
+
+def _milliseconds(value: object) -> float:
+    return _seconds(value, "milliseconds") / 1e3
 
 
 def _clock(value: object) -> float:
@@ -271,6 +290,11 @@ def _clock(value: object) -> float:
 
 def _finding(path: Path, reason: str, remedy: str) -> Finding:
     return Finding(path.name, 0, "", "", reason, remedy)
+
+
+def _no_file(path: Path) -> InputError:
+    reason = "is a folder" if path.is_dir() else "is no regular file" if path.exists() else "no such file"
+    return _file_error(path, reason, "give the path of a trace: CSV, JSON lines or Parquet")
 
 
 def _file_error(path: Path, reason: str, remedy: str) -> InputError:

@@ -115,10 +115,13 @@ def _models(models: Sequence[Row]) -> list[Line]:
 
 
 def _verdict(document: Row) -> list[Line]:
-    rows = [row for stream in document["streams"] for row in stream["workloads"] if row["is_met"] is not None]
-    missed = [row["workload"] for row in rows if not row["is_met"]]
+    rows = [row for stream in document["streams"] for row in stream["workloads"]]
+    missed = [row["workload"] for row in rows if row["is_met"] is False]
+    idle = sum(row["is_met"] is None for row in rows)
+    if idle == len(rows):
+        return [Line("no request came: this says nothing of the SLOs")]
     if not missed:
-        return [Line("every workload keeps its SLO", "green")]
+        return [Line(f"every workload{' that got requests' if idle else ''} keeps its SLO", "green")]
     where = " in one stream or more" if len(document["streams"]) > 1 else ""
     text = f"SLO missed{where} by {', '.join(dict.fromkeys(missed))}"
     return [Line(part, _MISSED) for part in textwrap.wrap(text, WIDTH, subsequent_indent="  ")]

@@ -48,6 +48,11 @@ class SimulateSettings:
     startup_minutes: float | None = None
     threads: int = field(default_factory=lambda: max(1, min(os.cpu_count() or 1, 8)))
 
+    @property
+    def duration_s(self) -> float:
+        """What is simulated, the warm-up included."""
+        return self.minutes * 60 + WARM_UP_S
+
 
 @dataclass(frozen=True, slots=True)
 class PlanChange:
@@ -109,7 +114,8 @@ def resolve(settings: SimulateSettings) -> SimulateInputs:
     plan that was made for other workloads than the scenario has now."""
     if settings.seeds < 1 or not 0 < settings.minutes <= 24 * 60:
         raise CoralError(
-            "a simulation needs a seed and some minutes", remedy="give --seeds >= 1, 0 < --minutes <= 1440"
+            f"{settings.seeds} seeds of {settings.minutes:g} minutes cannot be simulated",
+            remedy="give --seeds >= 1, 0 < --minutes <= 1440",
         )
     loaded = load_with_feeds(settings.scenario, settings.lake_root)
     plan = published_plan(settings.lake_root, loaded.scenario.id, settings.plan_version, settings.scenario)
@@ -130,7 +136,7 @@ def resolve(settings: SimulateSettings) -> SimulateInputs:
         workloads=workloads,
         hardware={w.model.model: hardware_of(loaded, used, w.model.model) for w in workloads.values()},
         streams=streams,
-        duration_s=settings.minutes * 60 + WARM_UP_S,
+        duration_s=settings.duration_s,
         counts_transfer=settings.counts_transfer,
         notes=(*notes, *_plan_notes(plan, by_id)),
         change=change,

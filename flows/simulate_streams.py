@@ -20,7 +20,11 @@ if TYPE_CHECKING:
     from tasks.simulation.streams import ModelStream
 
 
+# Notes that begin alike are told as one.
 _STATED = "every request has the stated mean prompt and answer: "
+_SCALED = "the clock of traces is scaled to the rates, bursts with it: "
+# A run takes about 0.3 kB for each.
+MOST_REQUESTS = 20_000_000
 
 
 @dataclass(frozen=True)
@@ -59,20 +63,47 @@ def make_streams(
                 used = _part_of(used, label, model, models, plan, notes)
                 rate = rate if used is not None else 0.0
             parts.append(_model_stream(model, rate, used, label, settings.is_poisson, loaded, notes))
+            if parts[-1].arrival_s is not None:
+                notes.append(_scaled(parts[-1], models[model], Path(label).name, settings.duration_s))
         whole = Path(name).stem if name else "poisson"
         kind = "Poisson with its lengths" if settings.is_poisson and name else "its own arrivals"
         text = f"trace {whole}, {kind}, at {at}" if name else f"Poisson at {at}"
         mixed = "".join(f"; {models[model]}: trace {Path(label).stem}" for model, (label, _) in own_traces.items())
         streams.append(Stream(whole + ("+own" if mixed else ""), text + mixed, tuple(parts)))
+        _refuse_too_many(streams[-1], settings)
     return tuple(streams), _joined(notes)
 
 
+def _refuse_too_many(stream: Stream, settings: SimulateSettings) -> None:
+    count = sum(part.rate_req_per_s for part in stream.models) * settings.duration_s
+    if count > MOST_REQUESTS:
+        raise CoralError(
+            f"{stream.text}: {settings.minutes:g} minutes of it are about {count:.2g} requests",
+            remedy=f"give a lower --rate or fewer --minutes: {MOST_REQUESTS:,} requests at most",
+        )
+
+
+def _scaled(part: ModelStream, alias: str, file: str, duration_s: float) -> str:
+    """How the trace of ``part`` is brought to its rate, for the notes."""
+    assert part.arrival_s is not None
+    n, length_s = len(part.arrival_s), float(part.arrival_s[-1] - part.arrival_s[0])
+    faster = part.rate_req_per_s / ((n - 1) / length_s)
+    times = part.rate_req_per_s * duration_s / n
+    again = f", its {n:,} requests {times:,.3g} times over" if times > 1 else ""
+    return f"{_SCALED}{file} {faster:,.3g} times as fast for {alias}{again}"
+
+
 def _joined(notes: Sequence[str]) -> list[str]:
-    """Each note once, those on stated means as one."""
-    once = list(dict.fromkeys(notes))
-    stated = [note.removeprefix(_STATED) for note in once if note.startswith(_STATED)]
-    others = [note for note in once if not note.startswith(_STATED)]
-    return [*others, _STATED + "; ".join(stated) + " tokens"] if stated else others
+    """Each note once, those that begin alike as one."""
+    joined = []
+    for start, end in (("", ""), (_SCALED, ""), (_STATED, " tokens")):
+        mine = [note.removeprefix(start) for note in dict.fromkeys(notes) if _start_of(note) == start]
+        joined += [start + "; ".join(mine) + end] if start and mine else mine
+    return joined
+
+
+def _start_of(note: str) -> str:
+    return next((start for start in (_STATED, _SCALED) if note.startswith(start)), "")
 
 
 def _split_traces(given: Sequence[str], models: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:

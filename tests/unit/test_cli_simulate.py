@@ -86,6 +86,27 @@ def test_poisson_with_a_trace_takes_its_lengths_only(folder: Path, tmp_path: Pat
     assert part.input_tokens.tolist() == [7, 8]
 
 
+def test_how_a_trace_is_brought_to_its_rate_is_told(folder: Path, tmp_path: Path) -> None:
+    """5 requests in 8 s are 0.5 a second by their gaps: 4 times as fast for 2 a second. 2 minutes, the warm-up among them,
+    take 240 requests: 48 times 5."""
+    trace = trace_file(tmp_path, "t.csv", [(2.0 * i, 10, 2) for i in range(5)])
+    inputs = inputs_of(folder, traces=(str(trace),), rates=("phi-4=2", "gpt-oss-20b=0.01"))
+    assert inputs.notes == (
+        "the clock of traces is scaled to the rates, bursts with it: t.csv 4 times as fast for phi-4, its 5 requests 48 "
+        "times over; t.csv 0.02 times as fast for gpt-oss-20b",
+    )
+
+
+@pytest.mark.parametrize("rate", ["100000", "1e12", "1e300"])
+def test_more_requests_than_memory_holds_are_refused_before_they_are_made(
+    folder: Path, tmp_path: Path, rate: str
+) -> None:
+    trace = trace_file(tmp_path, "t.csv", [(0, 10, 2), (4, 20, 3)])
+    for traces in ((), (str(trace),)):
+        with pytest.raises(CoralError, match=r"requests\. To fix: give a lower --rate or fewer --minutes: 20,000,000"):
+            inputs_of(folder, traces=traces, rates=(rate,))
+
+
 def test_a_trace_that_names_models_is_divided_by_them(folder: Path, tmp_path: Path) -> None:
     columns = ("timestamp_s", "input_tokens", "output_tokens", "model")
     trace = trace_file(tmp_path, "t.csv", [(0, 10, 2, "phi-4"), (1, 20, 3, PHI), (2, 30, 4, "phi-4")], *columns)
@@ -206,6 +227,18 @@ def test_the_text_fits_and_marks_what_is_missed(folder: Path) -> None:
     assert "98.99 %" in text
     assert "3 requests were longer than any instance's KV memory" in text
     assert lines[-1].text == "SLO missed by phi-4/decode"
+
+
+def test_without_requests_no_slo_is_said_to_be_kept(folder: Path) -> None:
+    inputs = inputs_of(folder, rates=("1e-9",))
+    runs = runs_of(inputs, 1)
+    run_job(SimulateJob(folder / ".coral", inputs, tuple(runs)))
+    assert simulation_lines(document(folder / ".coral", inputs, runs))[-1].text.startswith("no request came")
+    inputs = inputs_of(folder, rates=("phi-4=1e-9",))
+    runs = runs_of(inputs, 1)
+    run_job(SimulateJob(folder / ".coral", inputs, tuple(runs)))
+    last = simulation_lines(document(folder / ".coral", inputs, runs))[-1].text
+    assert last == "every workload that got requests keeps its SLO"
 
 
 def test_a_change_of_plans_drains_the_old_and_waits_for_the_new(tmp_path: Path) -> None:

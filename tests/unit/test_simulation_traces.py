@@ -95,7 +95,20 @@ def test_lengths_alone_have_no_times(tmp_path: Path) -> None:
     ("name", "text", "match"),
     [
         ("a.csv", "time,in,out\n1,2,3\n", "unknown columns time, in, out"),
-        ("a.csv", "", "unknown columns"),
+        ("a.csv", "", "is empty.*timestamp_s,input_tokens,output_tokens"),
+        ("a.csv", "\ntimestamp_s,input_tokens,output_tokens\n0,1,1\n", "begins with a blank line"),
+        ("a.csv", "timestamp_ms,input_tokens,output_tokens\n0,1,1\n", "begin with timestamp_s,input_tokens,output_tok"),
+        ("a.csv", "timestamp_s;input_tokens;output_tokens\n0;1;1\n", "by commas, not semicolons"),
+        ("a.tsv", "timestamp_s\tinput_tokens\toutput_tokens\n0\t1\t1\n", "by commas, not tabs"),
+        ("a.csv", "timestamp_s,input_tokens,output_tokens,Output_Tokens\n0,1,1,9\n", "column output_tokens 2 times"),
+        ("a.csv", "timestamp_s,input_tokens,output_tokens,model,model\n0,1,1,a,b\n", "column model 2 times"),
+        ("a.csv.gz", "timestamp_s,input_tokens,output_tokens\n0,1,1\n", "is packed.*unpack it"),
+        (
+            "a.json",
+            '[{"timestamp": 0, "input_length": 1, "output_length": 1}]\n',
+            "not a JSON object.*one object a line",
+        ),
+        ("a.jsonl", '{"timestamp": "x", "input_length": 1, "output_length": 1}\n', "give milliseconds from the start"),
         ("a.csv", "Timestamp,Request tokens,Response tokens\n", "no rows"),
         ("a.csv", "Timestamp,Request tokens,Response tokens\n1,0,0\n", "row 1, request tokens"),
     ],
@@ -108,6 +121,28 @@ def test_unusable_files_raise(tmp_path: Path, name: str, text: str, match: str) 
 def test_missing_file_raises(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_trace(tmp_path / "none.csv")
+    with pytest.raises(InputError, match="is a folder"):
+        read_trace(tmp_path)
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(InputError, match="is no regular file"):
+        trace_path(tmp_path / "pipe.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.csv", "timestamp_s,input_tokens,output_tokens\n0,1,2\n\n4,x,6\n7,8,9\n\n"),
+        (
+            "a.jsonl",
+            '{"timestamp": 0, "input_length": 1, "output_length": 2}\n\n[4]\n'
+            '{"timestamp": 7000, "input_length": 8, "output_length": 9}\n\n',
+        ),
+    ],
+)
+def test_blank_lines_are_no_requests_that_were_set_aside(tmp_path: Path, name: str, text: str) -> None:
+    trace = read_trace(write(tmp_path, name, text))
+    assert trace.output_tokens.tolist() == [2, 9]
+    assert [finding.row for finding in trace.rejected] == [3]
 
 
 @pytest.mark.parametrize(
