@@ -34,13 +34,14 @@ from flows import (
     cli_whatif,
 )
 from flows.cli_common import ExitCode, say, say_error
-from flows.cli_faults import check_arguments, system_fault
+from flows.cli_faults import CommandLine, check_arguments, system_fault
 from flows.cli_streams import StdoutError, flush_stdout, give_up_stdout, leave_stdout, settle_streams
 
 _INTERRUPTED = "interrupted: what was published is untouched, finished work is kept; run the same command to go on"
 
 app = typer.Typer(
     name="coral",
+    cls=CommandLine,
     help="Plan what GPUs to rent and how to lay LLMs over them, at the least cost that meets demand and latency.",
     epilog=(
         "\b\nExamples:\n"

@@ -1,10 +1,15 @@
-"""What the system may say to a command, told as expected outcomes: arguments that are nothing, paths that cannot be used."""
+"""What the system may say to a command, told as expected outcomes: arguments that are none, paths that cannot be used."""
 
 from __future__ import annotations
 
 import errno
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
 
 from catalogs.errors import CoralError, clipped
 
@@ -17,17 +22,55 @@ _OF_THE_SYSTEM = frozenset(
     }
 )  # fmt: skip
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_TOO_LARGE = re.compile(r"(--[a-z-]+=)?[+-]?[0-9]{19,}")
 _EMPTY = re.compile(r"--[a-z-]+=")
+
+
+class CommandLine(TyperGroup):
+    """All commands; what is wrong with an argument or option is an expected outcome, told in one line."""
+
+    def make_context(self, *args: Any, **given: Any) -> Any:
+        """As the library's, for options of the command line itself."""
+        with _usage_told():
+            return super().make_context(*args, **given)
+
+    def invoke(self, ctx: Any) -> Any:
+        """As the library's: finds the command, reads its arguments and runs it."""
+        with _usage_told():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _usage_told() -> Iterator[None]:
+    try:
+        yield
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        if context is not None and message == context.get_help():
+            raise  # no fault: a group by itself shows its help
+        where = context.command_path if context is not None else "coral"
+        raise _usage_fault(message, f"see `{where} --help`") from error
+
+
+def _usage_fault(message: str, remedy: str) -> CoralError:
+    """The library's words as ours: close matches are what to do, in place of ``remedy``."""
+    for mark, end in ((" Did you mean ", "?"), (" (Possible options: ", ")")):
+        message, _, close = message.partition(mark)
+        remedy = f"did you mean {close.removesuffix(end)}?" if close else remedy
+    return CoralError(clipped(message.replace("Value error, ", ""), 300).rstrip("."), remedy=remedy)
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
     """Raise CoralError for an empty argument: it would be taken for the present folder. A shell makes it of an unset
-    variable."""
+    variable. Likewise for a whole number that no table of ours could hold: what it is compared with would fail."""
     for before, argument in zip(("", *arguments), arguments, strict=False):
         if argument == "" or _EMPTY.fullmatch(argument):
             option = argument.rstrip("=") or before
             where = f"the value of {option}" if option.startswith("-") else "an argument"
             raise CoralError(f"{where} is empty", remedy="name it, or leave it out; is a variable of the shell unset?")
+        if _TOO_LARGE.fullmatch(argument):
+            raise CoralError(f"{clipped(argument, 40)} is too large a number", remedy="give one of at most 18 digits")
 
 
 def system_fault(error: OSError) -> CoralError | None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
@@ -76,7 +78,9 @@ def copy_lake(root: Path, place: Place, *, keep: int | None = None, go_on: GoOn 
     _check_place(root, place)
     with Lake.open(root, read_only=True) as lake:
         lake_id, snapshot = _lake_id(lake), lake.snapshot()
-    with copy_lock(root), tempfile.TemporaryDirectory(prefix="coral-copy-") as scratch:
+    # Where the lake is only read nothing can be locked: a copy of an older snapshot never takes a newer one's place.
+    lock = copy_lock(root) if os.access(root, os.W_OK) else nullcontext()
+    with lock, tempfile.TemporaryDirectory(prefix="coral-copy-") as scratch:
         there = place.files(TABLE_FOLDER)
         _check_owner(place, lake_id)
         with _at(root, snapshot) as connection, lake_errors(root):

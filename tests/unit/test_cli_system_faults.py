@@ -173,3 +173,38 @@ def test_a_missing_file_of_ours_stays_a_bug() -> None:
     known = system_fault(PermissionError(errno.EACCES, "Permission denied", "/there"))
     assert known is not None
     assert str(known).startswith("/there: Permission denied. To fix: ")
+
+
+@pytest.mark.parametrize(
+    ("words", "parts"),
+    [
+        (["pln"], ["No such command 'pln'", "did you mean 'plan', 'plans'?"]),
+        (["gpus", "lst"], ["No such command 'lst'", "did you mean 'list'?"]),
+        (["plan", "--workrs", "2"], ["No such option: --workrs", "did you mean --workers?"]),
+        (["--nope"], ["No such option: --nope", "see `coral --help`"]),
+        (["plan", "--workers", "two"], ["Invalid value for '--workers'", "valid integer", "see `coral plan --help`"]),
+        (["plan", "--workers", "0"], ["Invalid value for '--workers'", "1"]),
+        (["plan", "--mode", "fast"], ["'fast' is not one of 'cycle', 'paper'"]),
+        (["plans", "show", "one"], ["Invalid value for 'VERSION'", "see `coral plans show --help`"]),
+        (["plans", "show", "9" * 400], ["9999999999", "too large a number"]),
+        (["plans", "show", f"--lake={'x' * 3}", "--", "-" + "9" * 19], ["too large a number"]),
+        (["compare"], ["Missing option '--fleet'", "see `coral compare --help`"]),
+        (["sql", "SELECT", "1"], ["unexpected extra argument", "see `coral sql --help`"]),
+        (["export", "--to"], ["'--to' requires an argument"]),
+        (["plan", "--scenario", "x\n" * 300, "--nope"], ["No such option: --nope"]),
+    ],
+)
+def test_a_mistyped_command_line_is_told_in_one_line(run: Run, words: list[str], parts: list[str]) -> None:
+    done = run(*words)
+    assert_one_line(done, 2, *parts)
+    assert len(done[2].splitlines()) == 1
+    assert done[1] == ""
+
+
+@pytest.mark.parametrize("words", [[], ["plans"], ["gpus"]])
+def test_a_group_by_itself_shows_its_help(run: Run, words: list[str]) -> None:
+    code, out, err = run(*words)
+    assert code == 2
+    assert f"Usage: {' '.join(['coral', *words])} [OPTIONS] COMMAND" in out + err
+    assert "Example" in out + err
+    assert "error" not in err
