@@ -81,7 +81,8 @@ def register(app: typer.Typer) -> None:
             "Demand per window, or a request trace.",
             "coral init my",
             "coral ingest demand my/demand.csv -s my/scenario.yaml",
-            "coral ingest demand my/trace.csv -s my/scenario.yaml --model qwen3-8b --start 2025-05-01T10:00:00Z --window-minutes 10",
+            "coral ingest demand my/trace.csv -s my/scenario.yaml --model qwen3-8b --start 2025-05-01T10:00:00Z "
+            "--window-minutes 10",
         ),
     )(demand)
     group.command("fleet", **described("Machines that run now.", RUNNING_NOW, "coral ingest fleet running.csv"))(fleet)

@@ -19,6 +19,9 @@ _SLIM = "template_id, combination_id, n_nodes, throughput_mtok_per_s, cycle_ms, 
 _PLAN = "d.document, p.state FROM main.plan_documents d JOIN main.plans p USING (scenario_id, plan_version)"
 
 
+_NO_VERSION = 2**63  # nor is any larger number; none fits a column
+
+
 def _rows(lake: Lake, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
     with lake_errors(lake.root):
         return lake.connection.execute(sql, list(parameters)).fetchall()
@@ -180,11 +183,8 @@ def newest_version(lake: Lake, scenario_id: str) -> int:
 
 def plan_version(lake: Lake, scenario_id: str, version: int) -> Plan:
     """A plan version, current or not. Raises UnknownNameError, naming the versions there are."""
-    rows = _rows(
-        lake,
-        f"SELECT {_PLAN} WHERE p.scenario_id = ? AND p.plan_version = ?",
-        [scenario_id, version],
-    )
+    sql = f"SELECT {_PLAN} WHERE p.scenario_id = ? AND p.plan_version = ?"
+    rows = _rows(lake, sql, [scenario_id, version]) if 0 < version < _NO_VERSION else []
     if not rows:
         known = [str(p.plan_version) for p in list_plans(lake, scenario_id)]
         raise UnknownNameError("plan version", str(version), known, where=f"scenario {scenario_id}")

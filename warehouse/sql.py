@@ -157,18 +157,20 @@ class SqlSession:
 
     def _fetch(self, statement: duckdb.Statement) -> pa.Table:
         limit = self._limits.max_rows
-        result = self._connection.execute(statement)
-        if limit is None:
-            return result.to_arrow_table()
-        reader = result.to_arrow_reader(_BATCH_ROWS)
-        batches, rows = [], 0
+        reader = self._connection.execute(statement).to_arrow_reader(
+            _BATCH_ROWS if limit is not None else 10 * _BATCH_ROWS
+        )
+        batches, rows, size = [], 0, 0
         for batch in reader:
             batches.append(batch)
             rows += batch.num_rows
-            if rows > limit:
+            size += batch.nbytes
+            if size > self._limits.memory_mib * 2**20:  # rows that were handed over are not in DuckDB's own count
+                raise SqlError(f"the result has more than {self._limits.memory_mib:,} MiB", remedy=_NARROW)
+            if limit is not None and rows > limit:
                 break
         table = pa.Table.from_batches(batches, reader.schema)
-        if rows <= limit:
+        if limit is None or rows <= limit:
             return table
         metadata = {**(table.schema.metadata or {}), _TRUNCATED: str(limit).encode()}
         return table.slice(0, limit).replace_schema_metadata(metadata)

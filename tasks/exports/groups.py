@@ -155,7 +155,7 @@ def _nodes(row: PlanInstance, facts: Facts) -> Iterable[GroupNode]:
 
 
 def _check_class(row: PlanInstance) -> None:
-    """Raise for what stock engines do not launch (ANCHORS, launch classes)."""
+    """Raise for what stock engines do not launch: classes B2 and C."""
     if row.launch_class is LaunchClass.B2:
         raise NotLaunchableError(
             "class B2: nodes of unequal GPU counts in one pipeline, which only Ray places and nobody has shown to start",

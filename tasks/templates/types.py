@@ -23,7 +23,8 @@ class Position(IntEnum):
 
 
 class LaunchClass(StrEnum):
-    """How far stock engines can launch a template (ANCHORS section 4)."""
+    """How far stock engines can launch a template. A: one node; B1: one node per stage, all of one GPU count; B2: nodes of
+    unequal GPU counts; C: several nodes share a stage or degrees differ, which takes a runtime of its own."""
 
     A = "A"
     B1 = "B1"

@@ -243,6 +243,10 @@ def test_limits(root: Path) -> None:
         assert small.query("SELECT 1 AS a").to_pylist() == [{"a": 1}]  # still usable
     with SqlSession(root, SqlLimits(memory_mib=64)) as tight, pytest.raises(SqlError, match="more than 64 MiB"):
         tight.query("SELECT list(range) FROM range(40000000)")
+    with SqlSession(root, SqlLimits(max_rows=None, memory_mib=64)) as tight:  # rows that leave DuckDB count as well
+        with pytest.raises(SqlError, match="result has more than 64 MiB"):
+            tight.query("SELECT range FROM range(1000000000000)")
+        assert tight.query("SELECT 1 AS a").to_pylist() == [{"a": 1}]
     assert query(root, "SELECT range FROM range(100001)", SqlLimits(max_rows=None)).num_rows == 100_001
     assert truncated_at(query(root, "SELECT range FROM range(100001)")) == 100_000
 
