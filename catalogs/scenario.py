@@ -140,9 +140,8 @@ def scenario_path(name_or_path: str | Path) -> Path:
     if str(name_or_path) in shipped_scenarios():
         return SCENARIO_DIR / f"{name_or_path}.yaml"
     if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
-        raise CoralError(
-            f"scenario file {str(name_or_path)!r} does not exist", remedy="check the path, or run `coral init DIR`"
-        )
+        what = "is no regular file" if path.exists() else "does not exist"
+        raise CoralError(f"scenario file {str(path)!r} {what}", remedy="check the path, or run `coral init DIR`")
     raise UnknownNameError("scenario", str(name_or_path), shipped_scenarios())
 
 

@@ -63,12 +63,15 @@ def _usage_fault(message: str, remedy: str) -> CoralError:
 
 def check_arguments(arguments: Sequence[str]) -> None:
     """Raise CoralError for an empty argument: it would be taken for the present folder. A shell makes it of an unset
-    variable. Likewise for a whole number that no table of ours could hold: what it is compared with would fail."""
+    variable. Likewise for bytes that are no text, which no table, document or message could hold, and for a whole number
+    that no table could."""
     for before, argument in zip(("", *arguments), arguments, strict=False):
         if argument == "" or _EMPTY.fullmatch(argument):
             option = argument.rstrip("=") or before
             where = f"the value of {option}" if option.startswith("-") else "an argument"
             raise CoralError(f"{where} is empty", remedy="name it, or leave it out; is a variable of the shell unset?")
+        if not argument.isprintable() and any(0xD800 <= ord(c) <= 0xDFFF for c in argument):  # bytes that are no UTF-8
+            raise CoralError(f"{clipped(argument)} is not UTF-8 text", remedy="rename the file; names are kept as text")
         if _TOO_LARGE.fullmatch(argument):
             raise CoralError(f"{clipped(argument, 40)} is too large a number", remedy="give one of at most 18 digits")
 

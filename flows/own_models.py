@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from catalogs.types import ModelSpec
     from tasks.profiling.sizes import ModelSizes
 
+_NAME = re.compile(r"[^\s/]+(/[^\s/]+)*")
+_FILE_NAME = re.compile(r"\w[\w.+-]*")
 _FOLDER = "models"
 
 
@@ -67,7 +70,9 @@ def keep_model(config: Path, spec: ModelSpec, to: Path) -> KeptModel:
     root = to if to.is_dir() else to.parent
     if not (to.is_dir() or (to.is_file() and to.suffix in {".yaml", ".yml"})):
         raise CoralError(f"{to} is neither a folder nor a scenario file", remedy="name a scenario, or make the folder")
-    if "/" in spec.alias or spec.alias.startswith("."):
+    if not _NAME.fullmatch(spec.model):
+        raise CoralError(f"{spec.model!r} is no name of a model", remedy="give --id as ORG/NAME, without blanks")
+    if not _FILE_NAME.fullmatch(spec.alias):
         raise CoralError(f"alias {spec.alias!r} is no file name", remedy="give --alias with letters, digits and dashes")
     path = root / _FOLDER / f"{spec.alias}.json"
     reference = f"{_FOLDER}/{path.name}"

@@ -75,6 +75,23 @@ def test_adding_twice_changes_nothing_and_never_overwrites(run: Run, tmp_path: P
 
 
 @pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--id", "a b/ c\n"], "'a b/ c\\n' is no name of a model"),
+        (["--id", "a//b"], "'a//b' is no name of a model"),
+        (["--id", "a/b", "--alias", "my model"], "alias 'my model' is no file name"),
+        (["--id", "a/b", "--alias", "../x"], "alias '../x' is no file name"),
+    ],
+)
+def test_names_that_no_scenario_or_folder_takes(run: Run, tmp_path: Path, words: list[str], said: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    code, out, err = run("models", "add", "config.json", *words)
+    assert (code, out) == (2, "")
+    assert said in err
+    assert [path.name for path in tmp_path.rglob("*")] == ["config.json"]
+
+
+@pytest.mark.parametrize(
     ("change", "named"),
     [
         ({"model_type": "mamba2"}, "field 'model_type' of its config: unknown model_type 'mamba2'"),
