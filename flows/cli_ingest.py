@@ -225,8 +225,9 @@ def _summary(result: IngestResult) -> str:
     record = result.record
     when = f" of {record.observed_at:%Y-%m-%d %H:%M} UTC" if record.observed_at else ""
     news = counted(record.n_changed, "change") if record.n_changed else "nothing new"
+    seen = counted(record.n_rows, result.unit)
     return (
-        f"{record.kind.value} of {record.scenario_id}{when}: {record.n_rows:,} {result.unit}, {record.n_accepted:,} accepted, "
+        f"{record.kind.value} of {record.scenario_id}{when}: {seen}, {record.n_accepted:,} accepted, "
         f"{record.n_held:,} held, {record.n_rejected:,} set aside; {news}"
     )
 

@@ -45,13 +45,13 @@ class IngestRequest:
 @dataclass(frozen=True, slots=True)
 class IngestResult:
     """What became of a file: as logged, with the findings of rows held and set aside, and notes for a person.
-    ``unit``: what was counted."""
+    ``unit``: what was counted, one of it."""
 
     record: IngestRecord
     held: tuple[Finding, ...]
     rejects: tuple[Finding, ...]
     notes: tuple[str, ...]
-    unit: str = "rows"
+    unit: str = "row"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Reading:
     rejects: tuple[Finding, ...] = ()
     n_rejected: int = 0
     notes: tuple[str, ...] = ()
-    unit: str = "rows"
+    unit: str = "row"
     options: tuple[str, ...] = ()
 
 

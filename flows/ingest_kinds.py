@@ -49,7 +49,7 @@ def read_prices(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
     judged = judge_prices(read, last, loaded.catalog, observed_at, is_confirmed=request.is_confirmed)
     rejects = (*read.rejects, *judged.rejects)
     rejected = _rows_of(read.rejects) | judged.rejected_rows
-    regions = {snapshot.region for snapshot in judged.snapshots}
+    regions = {row.price.offer.region for row in read.rows}
     notes = list(read.notes)
     used = [region for region in loaded.scenario.offers.regions if region in regions]
     if not used:
@@ -197,7 +197,7 @@ def _demand_of_trace(request: IngestRequest, loaded: LoadedScenario, window: tim
         rejects=tuple(rejects),
         n_rejected=len(trace.rejected) + refused,
         notes=tuple(notes),
-        unit="requests",
+        unit="request",
     )
 
 

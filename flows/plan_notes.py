@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from catalogs.types import Provenance
@@ -55,13 +56,14 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan, solver_note: str = "") -> 
     return tuple(notes)
 
 
-def network_notes(loaded: LoadedScenario) -> tuple[PlanWarning, ...]:
-    """In one line, the configurations on offer of which one node would prefill a model that is planned for, but for its network;
-    nothing where there are none. What a user has measured is left out: it is not for a formula to doubt."""
+def left_out_notes(loaded: LoadedScenario) -> tuple[PlanWarning, ...]:
+    """One line each, where there are any: of the configurations on offer for a model that is planned for, those that have no
+    profile; and those of which one node would prefill it, but for its network. What a user has measured is left out of both."""
     from flows.build_inputs import profile_settings
-    from tasks.profiling.network import ruled_out_by_network
+    from tasks.profiling.left_out import ruled_out_by_network, unprofiled
 
-    models: dict[str, list[str]] = {}
+    lacking: dict[str, list[str]] = {}
+    slow: dict[str, list[str]] = {}
     for demand in loaded.model_demands:
         if not demand.planned_req_per_s:
             continue
@@ -69,22 +71,32 @@ def network_notes(loaded: LoadedScenario) -> tuple[PlanWarning, ...]:
         offered = {offer.node_config for offer in loaded.offers if offer.region in demand.regions}
         asked = offered - measured - set(demand.excluded)
         names = sorted(asked if demand.node_configs is None else asked & set(demand.node_configs))
-        for workload in (w for w in loaded.workloads if w.workload_id in demand.workload_ids):
-            for node in ruled_out_by_network(
-                workload,
-                [loaded.node_configs[name] for name in names],
-                loaded.catalog.gpus,
-                loaded.catalog.efficiencies,
-                profile_settings(loaded, demand.model),
-                loaded.scenario.library.mode,
-            ):
-                speed = "unknown" if node.network_gbit_per_s is None else f"{node.network_gbit_per_s:g} Gbit/s"
-                models.setdefault(f"{node.node_config} ({speed})", []).append(demand.alias)
-    if not models:
-        return ()
-    listed = "; ".join(f"{node} for {', '.join(aliases)}" for node, aliases in sorted(models.items()))
-    text = f"configs ruled out by their network: {listed}. One node would prefill in time but for handing over the KV"
-    return (PlanWarning(code="network", text=text),)
+        nodes, world = [loaded.node_configs[name] for name in names], (loaded.catalog.gpus, loaded.catalog.efficiencies)
+        settings, mode = profile_settings(loaded, demand.model), loaded.scenario.library.mode
+        workloads = [w for w in loaded.workloads if w.workload_id in demand.workload_ids]
+        for node in unprofiled(workloads[0], nodes, *world):
+            lacking.setdefault(node.node_config, []).append(demand.alias)
+        for node in (n for w in workloads for n in ruled_out_by_network(w, nodes, *world, settings, mode)):
+            speed = "unknown" if node.network_gbit_per_s is None else f"{node.network_gbit_per_s:g} Gbit/s"
+            slow.setdefault(f"{node.node_config} ({speed})", []).append(demand.alias)
+    everyone = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s]
+    texts = {
+        "unprofiled": f"no profile, so never rented: {_by_models(lacking, everyone)}; `coral profiles add` takes measurements",
+        "network": f"configs ruled out by their network: {_by_models(slow, everyone)}. One node would prefill in time but for "
+        "handing over the KV",
+    }
+    found = {"unprofiled": lacking, "network": slow}
+    return tuple(PlanWarning(code=code, text=text) for code, text in texts.items() if found[code])
+
+
+def _by_models(models: Mapping[str, list[str]], everyone: list[str]) -> str:
+    """``L4x1, L4x2; A10Gx1 for phi-4``: those of the same models together, without the models where it is all of them."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name, of in sorted(models.items()):
+        alike.setdefault(tuple(of), []).append(name)
+    return "; ".join(
+        ", ".join(names) + ("" if list(of) == everyone else f" for {', '.join(of)}") for of, names in alike.items()
+    )
 
 
 def plan_reason(loaded: LoadedScenario, plan: Plan, last: Plan | None) -> str:

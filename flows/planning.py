@@ -139,7 +139,7 @@ def _decide(
 ) -> tuple[Plan, dict[str, Any], bool]:
     """The plan, the frame it was decided on, and whether the search for it was interrupted."""
     from flows.plan_frame import frame_of
-    from flows.plan_notes import network_notes
+    from flows.plan_notes import left_out_notes
     from flows.planning_inputs import check_demand_known, planning_inputs
     from flows.restriction import restriction_notes, unsolved_restriction_notes
     from flows.running import what_runs
@@ -161,7 +161,7 @@ def _decide(
                 notes += unsolved_restriction_notes(loaded, lake, result)
             elif not stop.is_set():
                 notes += restriction_notes(loaded, lake, library_id, inputs, result, choice.fresh, stop)
-                notes += network_notes(loaded)
+                notes += left_out_notes(loaded)
         if stop.is_set():
             notes += (PlanWarning(code="interrupted", text=_INTERRUPTED),)
         with progress_stage(progress, "check"):

@@ -152,6 +152,16 @@ class TestPrices:
         assert run("ingest", "prices", "aws_vms.csv", "-s", "mine.yaml", "--confirm")[0] == 0
         assert price(loaded(), "L40Sx1") == pytest.approx(18)
 
+    def test_a_region_of_which_most_is_gone_is_held_whole(self, run: Run) -> None:
+        run("ingest", "prices", vms(hours=2), "-s", "mine.yaml")
+        code, out, err = run(
+            "ingest", "prices", vms("\n".join(VMS.format(price=1.9).splitlines()[:2]) + "\n"), "-s", "mine.yaml"
+        )
+        assert (code, "1 row, 0 accepted, 1 held" in out) == (5, True)
+        assert "2 of the 3 prices last known in aws/us-east-2 are not in the file" in err
+        assert "one of the scenario's" not in err, "it is one of them"
+        assert price(loaded(), "L40Sx1") == pytest.approx(1.8)
+
     def test_the_same_file_again_is_nothing_new(self, run: Run) -> None:
         run("ingest", "prices", vms(), "-s", "mine.yaml")
         counted = "SELECT (SELECT count(*) FROM ingests), (SELECT count(*) FROM price_snapshots)"

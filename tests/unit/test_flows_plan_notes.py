@@ -9,7 +9,7 @@ from cli_plan_example import example_plan
 
 from catalogs import load_scenario
 from catalogs.init import write_starter
-from flows.plan_notes import network_notes, plan_reason, plan_warnings
+from flows.plan_notes import left_out_notes, plan_reason, plan_warnings
 
 
 def test_rows_set_aside_are_told_once(tmp_path: Path) -> None:
@@ -31,13 +31,13 @@ def test_configurations_that_their_network_rules_out_are_told_in_one_line() -> N
     """phi-4 keeps 40 layers x 2 x 10 heads x 128 x 2 bytes of a token: 1,155 of them take 946 ms at 80 % of 2.5 Gbit/s, which
     leaves 254 ms of 1,200 to an L40S that needs some 150 for a pass and as much for the wait before it."""
     loaded = load_scenario("core")
-    (note,) = network_notes(loaded)
+    (note,) = left_out_notes(loaded)
     assert note.text.startswith("configs ruled out by their network: ")
     assert "L40Sx1 (2.5 Gbit/s) for phi-4" in note.text
     assert "\n" not in note.text
     assert "L40Sx4" not in note.text
     idle = [dataclasses.replace(demand, planned_req_per_s=0.0) for demand in loaded.model_demands]
-    assert network_notes(dataclasses.replace(loaded, model_demands=tuple(idle))) == ()
+    assert left_out_notes(dataclasses.replace(loaded, model_demands=tuple(idle))) == ()
 
 
 def test_a_version_says_that_what_the_last_one_rents_is_gone() -> None:
@@ -51,3 +51,12 @@ def test_a_version_says_that_what_the_last_one_rents_is_gone() -> None:
     assert plan_reason(loaded, plan, last) == f"x9.large in {some.region} is not on offer any more"
     assert plan_reason(loaded, plan, plan) == "other inputs changed"
     assert plan_reason(loaded, plan, None) == "first plan"
+
+
+def test_a_gpu_without_factors_is_named_once() -> None:
+    loaded = load_scenario("core")
+    factors = {gpu: factors for gpu, factors in loaded.catalog.efficiencies.items() if gpu != "A10G"}
+    bare = dataclasses.replace(loaded, catalog=dataclasses.replace(loaded.catalog, efficiencies=factors))
+    told = {note.code: note.text for note in left_out_notes(bare)}
+    assert "no profile, so never rented: A10Gx1, A10Gx4, A10Gx8;" in told["unprofiled"], "of every model: none is named"
+    assert "A10G" not in told["network"]

@@ -11,8 +11,8 @@ from catalogs.errors import UnknownNameError
 from catalogs.types import Lengths, Phase
 from tasks.profiling.cells import Cells
 from tasks.profiling.cycles import Mode
+from tasks.profiling.left_out import ruled_out_by_network, unprofiled
 from tasks.profiling.memory import ProfileSettings
-from tasks.profiling.network import ruled_out_by_network
 from tasks.profiling.profile import best_rates, profile_workload
 from tasks.profiling.schema import PROFILE_SCHEMA
 from tasks.profiling.shapes import ModelShape
@@ -242,3 +242,16 @@ def test_what_would_prefill_alone_but_for_its_network() -> None:
     assert ruled_out_by_network(replace(work, slo_ms=100.0), configs, *world) == ()
     assert ruled_out_by_network(replace(work, phase=Phase.DECODE, slo_ms=20.0), configs, *world) == ()
     assert ruled_out_by_network(work, configs, *world, mode=Mode.PAPER) == (), "the paper's profile knows no network"
+
+
+def test_what_has_no_factors_for_a_model() -> None:
+    """aibrix#507: a machine without a profile must get nothing, and be named."""
+    work, dense = workload(EXPERTS, Phase.DECODE, 50.0), workload(SPEC, Phase.DECODE, 50.0)
+    other = replace(GPU, gpu="Y100")
+    configs, gpus = [node(1), node(2), node(1, gpu=other)], {"X100": GPU, "Y100": other}
+    assert unprofiled(dense, configs, gpus, {"X100": EFF}) == (configs[2],)
+    no_experts = replace(EFF, moe_bf16=None)
+    assert unprofiled(dense, configs[:2], gpus, {"X100": no_experts}) == ()
+    assert unprofiled(work, configs[:2], gpus, {"X100": no_experts}) == tuple(configs[:2])
+    rows = table(work, configs, gpus, {"X100": no_experts}).to_pylist()
+    assert {row["reason"] for row in rows} == {"unprofiled"}, "as the profile has it"

@@ -1,4 +1,4 @@
-"""Which node configurations could prefill a model by themselves, but for their network."""
+"""Which node configurations a model is left without, where that is worth telling: for want of factors, or of network."""
 
 from __future__ import annotations
 
@@ -8,11 +8,33 @@ from dataclasses import replace
 from catalogs.types import Efficiency, Gpu, NodeConfig, Phase, Workload
 from tasks.profiling.cells import Cells
 from tasks.profiling.cycles import Mode
+from tasks.profiling.layouts import legal_layouts
 from tasks.profiling.memory import ProfileSettings
 from tasks.profiling.profile import best_rates
+from tasks.profiling.roofline import Roofline
 from tasks.profiling.shapes import ModelShape
 
 _UNLIMITED_GBIT_PER_S = 1e9
+
+
+def unprofiled(
+    workload: Workload,
+    node_configs: Sequence[NodeConfig],
+    gpus: Mapping[str, Gpu],
+    efficiencies: Mapping[str, Efficiency],
+) -> tuple[NodeConfig, ...]:
+    """The configurations whose GPU has no efficiency factors, or none for a layout of the model: they have no rate and are in no
+    template."""
+    shape = ModelShape(workload.model, workload.weight_dtype, workload.kv_dtype)
+
+    def lacks(node: NodeConfig) -> bool:
+        eff = efficiencies.get(node.gpu)
+        if eff is None:
+            return True
+        roofline, legal = Roofline(gpus[node.gpu], eff, shape), legal_layouts(shape, node.gpu_count)
+        return bool(legal) and all(roofline.missing_factors(layout.tp) for layout in legal)
+
+    return tuple(node for node in node_configs if lacks(node))
 
 
 def ruled_out_by_network(
