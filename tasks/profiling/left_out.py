@@ -9,12 +9,13 @@ from catalogs.types import Efficiency, Gpu, NodeConfig, Phase, Workload
 from tasks.profiling.cells import Cells
 from tasks.profiling.cycles import Mode
 from tasks.profiling.layouts import legal_layouts
-from tasks.profiling.memory import ProfileSettings
+from tasks.profiling.memory import MemoryModel, ProfileSettings
 from tasks.profiling.profile import best_rates
 from tasks.profiling.roofline import Roofline
 from tasks.profiling.shapes import ModelShape
 
 _UNLIMITED_GBIT_PER_S = 1e9
+_NOTABLE = 0.05  # the least share of the SLO
 
 
 def unprofiled(
@@ -46,12 +47,20 @@ def ruled_out_by_network(
     mode: Mode | str = Mode.CYCLE,
 ) -> tuple[NodeConfig, ...]:
     """The configurations of which one node holding the whole model misses the SLO, and would meet it with a network without
-    limits: handing over the KV of a prompt takes too much of the time to its first token. None for decode, whose rate a
-    network lowers and never rules out."""
+    limits: handing over the KV of a prompt takes too much of the time to its first token (a twentieth of it at least). None for
+    decode, whose rate a network lowers and never rules out."""
     if workload.phase is not Phase.PREFILL:
         return ()
-    cells = Cells(workload, settings or ProfileSettings(), Mode(mode), 1)
+    settings = settings or ProfileSettings()
+    cells = Cells(workload, settings, Mode(mode), 1)
     shape = ModelShape(workload.model, workload.weight_dtype, workload.kv_dtype)
+    kv_bits = 8 * shape.kv_bytes_all_layers(workload.lengths.input_at_percentile)
+
+    def may_be(node: NodeConfig) -> bool:
+        gbit = node.network_gbit_per_s or settings.unknown_network_gbit_per_s
+        has_room = MemoryModel(gpus[node.gpu], shape, workload.phase, settings).usable_bytes * node.gpu_count
+        handover_ms = kv_bits / (gbit * settings.network_efficiency * 1e6)
+        return has_room > shape.weight_bytes and handover_ms > _NOTABLE * workload.slo_ms
 
     def meets(node: NodeConfig) -> bool:
         rates = best_rates(node, gpus[node.gpu], efficiencies.get(node.gpu), shape, cells)
@@ -59,6 +68,6 @@ def ruled_out_by_network(
 
     return tuple(
         node
-        for node in node_configs
+        for node in filter(may_be, node_configs)
         if not meets(node) and meets(replace(node, network_gbit_per_s=_UNLIMITED_GBIT_PER_S))
     )
