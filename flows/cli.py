@@ -36,6 +36,7 @@ from flows import (
 from flows.cli_common import ExitCode, say, say_error
 from flows.cli_faults import CommandLine, check_arguments, system_fault
 from flows.cli_streams import StdoutError, flush_stdout, give_up_stdout, leave_stdout, settle_streams
+from flows.interrupt import notice_interrupts, was_interrupted
 
 _INTERRUPTED = "interrupted: what was published is untouched, finished work is kept; run the same command to go on"
 
@@ -80,6 +81,7 @@ cli_whatif.register(app)
 
 def main() -> int:
     """Run the command line; the exit code. A bug leaves by its traceback."""
+    notice_interrupts()
     try:
         settle_streams()
         check_arguments(sys.argv[1:])
@@ -101,6 +103,11 @@ def main() -> int:
         say_error(known)
         give_up_stdout()
         return known.exit_code
+    except Exception:
+        if not was_interrupted():
+            raise
+        say(_INTERRUPTED)
+        return ExitCode.INTERRUPTED
     return code
 
 

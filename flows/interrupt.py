@@ -2,7 +2,8 @@
 
 A KeyboardInterrupt may rise anywhere, also inside libraries that turn it into an error of their own (pydantic does while
 prefect serializes a task's context). So while a flow runs the signal only sets an event, which the flow looks at
-wherever it waits. A second Ctrl-C is not put off.
+wherever it waits. A second Ctrl-C is not put off. Elsewhere it rises as ever, and what a library makes of it is told from a
+bug by :func:`was_interrupted`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,26 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+_SEEN = threading.Event()
+
+
+def was_interrupted() -> bool:
+    """Whether Ctrl-C was pressed since :func:`notice_interrupts`, whatever became of it."""
+    return _SEEN.is_set()
+
+
+def notice_interrupts() -> None:
+    """From here on Ctrl-C is remembered when it rises: an import that it cuts short fails later, in words of its own."""
+    is_usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _rise)
+    if is_usual and threading.current_thread() is threading.main_thread():
+        _SEEN.clear()
+        signal.signal(signal.SIGINT, _rise)
+
+
+def _rise(signum: int, frame: FrameType | None) -> None:
+    _SEEN.set()
+    raise KeyboardInterrupt
 
 
 @contextlib.contextmanager
@@ -25,6 +46,8 @@ def interrupt_sets(event: threading.Event, *others: signal.Signals) -> Iterator[
         return
 
     def handle(signum: int, frame: FrameType | None) -> None:
+        if signum == signal.SIGINT:
+            _SEEN.set()
         if event.is_set():
             raise KeyboardInterrupt
         event.set()

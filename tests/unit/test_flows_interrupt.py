@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
+import sys
 import threading
 
 import pytest
 
+from flows import cli
 from flows.interrupt import interrupt_sets
 
 
@@ -31,3 +34,25 @@ def test_another_thread_leaves_the_handler_alone() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.getsignal(signal.SIGINT)]
+
+
+@pytest.mark.parametrize("is_interrupted", [True, False])
+def test_what_a_library_makes_of_ctrl_c_is_no_bug(
+    is_interrupted: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An import that is cut short and tried again fails in words of its own: pandas does when pyarrow looks for it."""
+
+    def half_import(**_: object) -> None:
+        if is_interrupted:
+            with contextlib.suppress(KeyboardInterrupt):
+                signal.raise_signal(signal.SIGINT)
+        raise AttributeError("partially initialized module 'pandas'")
+
+    monkeypatch.setattr(sys, "argv", ["coral", "plan"])
+    monkeypatch.setattr(cli, "app", half_import)
+    if not is_interrupted:
+        with pytest.raises(AttributeError):
+            cli.main()
+        return
+    assert cli.main() == 130
+    assert "interrupted: what was published is untouched" in capsys.readouterr().err
