@@ -14,6 +14,7 @@ _STYLE = """
 .coral h1 { font-size: 26px; line-height: 1.25; margin: 4px 0; font-weight: 650; }
 .coral h2 { font-size: 19px; margin: 0 0 8px; font-weight: 650; }
 .coral h3 { font-size: 15px; margin: 12px 0 4px; font-weight: 650; }
+.coral .card > h3:first-child { margin-top: 0; }
 .coral p { margin: 4px 0; }
 .coral code { font-size: 13px; background: #EEF1F4; padding: 2px 5px; border-radius: 4px; overflow-wrap: anywhere; }
 .coral .quiet { color: #52606D; font-weight: 400; }
@@ -30,6 +31,9 @@ _STYLE = """
 .coral .pair { display: flex; flex-wrap: wrap; gap: 0 16px; align-items: stretch; }
 .coral .pair > :first-child { flex: 2 1 680px; min-width: 0; }
 .coral .pair > * { flex: 1 1 300px; min-width: 0; }
+.coral .pair.even > :first-child, .coral .pair.even > * { flex: 1 1 440px; }
+.coral .works { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0 12px; }
+.coral .works > .whole { grid-column: 1 / -1; }
 .coral .legend { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 8px 0 0; font-size: 13px; }
 .coral .legend i { display: inline-block; width: 12px; height: 12px; border-radius: 3px; margin-right: 6px; }
 .coral .flow { display: flex; flex-wrap: wrap; gap: 18px 40px; margin-top: 10px; }
@@ -56,6 +60,7 @@ _STYLE = """
 .coral .news { background: #FFF4D6; border: 1px solid #E6C670; border-radius: 8px; padding: 8px 14px; margin: 8px 0; }
 /* marimo's own menu (it saves pages that load scripts from elsewhere) and its outline. */
 [data-testid="notebook-actions-dropdown"], div.fixed.top-\\[25vh\\] { display: none !important; }
+@media (max-width: 1300px) { .coral .works { grid-template-columns: minmax(0, 1fr); } }
 @media (max-width: 1000px) {
   #App > div { padding-left: 0 !important; padding-right: 0 !important; }
   .coral table { font-size: 13px; }

@@ -104,7 +104,7 @@ def _(before, coral, mo, plan, plan_data, plan_view, prices):
 @app.cell
 def _(coral, mo, plan, plan_view, why):
     rent = f'<div class="pair">{plan_view.machines(plan)}{plan_view.price_per_token(plan)}</div>'
-    mo.Html(coral(rent + plan_view.shadow_prices(why, plan)))
+    mo.Html(coral(rent + plan_view.kv_moves(plan) + plan_view.shadow_prices(why, plan)))
     return
 
 

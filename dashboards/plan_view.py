@@ -13,6 +13,7 @@ from warehouse.rule_texts import rule_text
 Row = dict[str, Any]
 _MONTH_H = 730
 _SAME_USD = 0.005
+_NARROW_STAGES = 3  # pictures of so many fit beside each other; the phases of a model with more are one below the other
 _STATUS = {
     "optimal": "proven best, within the gap asked for",
     "gap": "a better plan may exist, by the gap at most",
@@ -31,7 +32,7 @@ def headline(plan: Row, current: int | None) -> str:
     met = plan["theta"]
     status = str(plan["status"])
     cards = [
-        _card("Cost", f"{cost:,.2f}", "USD/h", f"{cost * _MONTH_H:,.0f} USD per month (730 h)"),
+        _card("Cost", f"{cost:,.2f}", "USD/h", _cost_note(plan)),
         _card("Gap", f"{plan['gap']:.2%}", "", _STATUS.get(status, status)),
         _card("Demand met", f"{met:.0%}" if met >= 1 else f"{met:.1%}", "", _demand(plan), is_bad=met < 1),
         _card("Machines", f"{sum(row['nodes'] for row in plan['offers']):,}", "", _machines(plan)),
@@ -42,6 +43,12 @@ def headline(plan: Row, current: int | None) -> str:
         f'<p class="quiet">Made {_time(plan["created_at"])} with prices of {escape(plan["inputs"]["price_as_of"])}; '
         f'{holds}</p>{_waiting(plan)}</div><div class="cards">{"".join(cards)}</div>'
     )
+
+
+def _cost_note(plan: Row) -> str:
+    month = f"{plan['cost_usd_per_h'] * _MONTH_H:,.0f} USD per month (730 h)"
+    egress = plan.get("egress_usd_per_h") or 0.0
+    return f"{month}; {egress:,.2f} USD/h of it moves KV between regions" if egress else month
 
 
 def _waiting(plan: Row) -> str:
@@ -131,19 +138,21 @@ def shortfalls(plan: Row) -> str:
 def replicas(plan: Row, colours: Mapping[str, str]) -> str:
     """Every model with its replicas drawn: how many, where, at what rate and cost, and their pipelines."""
     parts = []
+    wide = {row["workload"] for row in plan["instances"] if len(row["stages"]) > _NARROW_STAGES}
+    wide_models = {row["model"] for row in plan["workloads"] if row["workload"] in wide}
     for workload in plan["workloads"]:
         rows = [row for row in plan["instances"] if row["workload"] == workload["workload"]]
         drawn = "".join(_replica(row, colours) for row in rows) or '<p class="quiet">nothing runs</p>'
-        parts.append(
-            f'<div class="card"><h3>{escape(workload["workload"])}</h3>{_workload(workload)}<div class="flow">{drawn}</div></div>'
-        )
+        kind = "card whole" if workload["model"] in wide_models else "card"
+        head = f"<h3>{escape(workload['workload'])}</h3>{_workload(workload)}"
+        parts.append(f'<div class="{kind}">{head}<div class="flow">{drawn}</div></div>')
     legend = "".join(
         f'<span><i style="background:{colour}"></i>{escape(gpu)}</span>' for gpu, colour in colours.items()
     )
     return (
         f'<h2>What runs</h2><p class="quiet">A replica is a pipeline: the bar shows how the model\'s layers are split over its '
         f"stages, each box is one node. Requests pass from left to right.</p>"
-        f'<div class="legend">{legend}</div>{"".join(parts)}'
+        f'<div class="legend">{legend}</div><div class="works">{"".join(parts)}</div>'
     )  # fmt: skip
 
 
@@ -188,6 +197,22 @@ def machines(plan: Row) -> str:
     return _section("Machines to rent", table(header, rows))
 
 
+def kv_moves(plan: Row) -> str:
+    """Requests that prefill in one region and decode in another; nothing where none do."""
+    moves = plan.get("kv_transfers") or []
+    if not moves:
+        return ""
+    rows = [
+        [
+            (row["model"], ""), (row["from_region"], "text"), (row["to_region"], "text"), (f"{row['req_per_s']:,.2f}", ""),
+            (f"{row['gbit_per_s']:,.2f}", ""), (f"{row['usd_per_gb']:,.4g}", ""), (f"{row['usd_per_h']:,.2f}", ""),
+        ]
+        for row in moves
+    ]  # fmt: skip
+    header = ["model", "prefill in", "decode in", "req/s", "Gbit/s", "USD per GB", "USD/h"]
+    return _section("KV between regions", table(header, rows))
+
+
 def changes(before: Row | None, after: Row, why: Sequence[str]) -> str:
     """What the version does otherwise than the one before, and what of the inputs differs."""
     if before is None:
@@ -228,7 +253,7 @@ def shadow_prices(why: Row | None, plan: Row) -> str:
             title,
             f"<p>Not computed for this version yet. Ten seconds once: <code>{escape(command)}</code></p>",
         )
-    rows = [
+    supply_rows = [
         [
             (row["region"], ""), (row["node_config"], "text"), (f"{row['used']} of {row['nodes']}", ""),
             (f"{row['dual_usd_per_h']:,.2f}", ""), (_range(row["more"], why["cost_usd_per_h"]), ""),
@@ -238,14 +263,18 @@ def shadow_prices(why: Row | None, plan: Row) -> str:
     ]  # fmt: skip
     header = ["region", "node", "used", "price per node, USD/h", "one more", "one fewer"]
     note = '<p class="quiet">What the plan would save with one node more of a kind; changes in USD/h.</p>'
-    supply = note + table(header, rows) if rows else "<p>No supply binds: one node more of anything saves nothing.</p>"
+    supply = (
+        note + table(header, supply_rows)
+        if supply_rows
+        else "<p>No supply binds: one node more of anything saves nothing.</p>"
+    )
     rules = [
         [(rule_text(row["rule"], row["is_on"]), "wrap"), (_range(row["cost"], why["cost_usd_per_h"]), "")] for row in why["rules"]
     ]  # fmt: skip
     parts = [_section(title, supply)]
     if rules:
         parts.append(_section("What rules cost", table(["the plan", "change, USD/h"], rules)))
-    return f'<div class="pair">{"".join(parts)}</div>'
+    return f'<div class="pair{"" if supply_rows else " even"}">{"".join(parts)}</div>'
 
 
 def _range(cost: Row | None, base: float) -> str:

@@ -29,10 +29,12 @@ RECIPES: tuple[Recipe, ...] = (
     Recipe(
         "Most tokens per USD, per workload and region, at today's prices",
         """\
-SELECT w.model, w.phase, b.region, b.combination_id, b.throughput_tok_per_s, b.usd_per_million_tok
+SELECT w.model, w.phase, b.region, b.combination_id,
+    b.throughput_tok_per_s, b.usd_per_million_tok
 FROM best_templates b
 JOIN workloads w USING (workload_id)
-WHERE b.scenario_id = 'core' AND b.filter_id = 'all' AND b.market = 'on_demand'
+WHERE b.scenario_id = 'core' AND b.filter_id = 'all'
+    AND b.market = 'on_demand'
 ORDER BY w.model, w.phase, b.region""",
     ),
     Recipe(
@@ -41,14 +43,16 @@ ORDER BY w.model, w.phase, b.region""",
 SELECT t.workload_id, t.combination_id, t.throughput_tok_per_s
 FROM templates t
 JOIN libraries l USING (library_id)
-WHERE list_contains(l.library_keys, 'core') AND NOT contains(t.combination_id, 'H100')""",
+WHERE list_contains(l.library_keys, 'core')
+    AND NOT contains(t.combination_id, 'H100')""",
     ),
     Recipe(
         "Templates one spare node away",
         """\
 WITH have(node_config, nodes) AS (VALUES ('L40Sx4', 1), ('L4x4', 1)),
 held AS (
-    SELECT r.frontier_id, list(c.node_config ORDER BY c.position) AS node_configs,
+    SELECT r.frontier_id,
+        list(c.node_config ORDER BY c.position) AS node_configs,
         list(coalesce(h.nodes, 0)::DOUBLE ORDER BY c.position) AS nodes,
         list((h.nodes IS NULL)::INTEGER::DOUBLE ORDER BY c.position) AS is_other
     FROM frontiers r
@@ -58,13 +62,17 @@ held AS (
     WHERE list_contains(l.library_keys, 'core') AND r.filter_id = 'all'
     GROUP BY r.frontier_id
 ), near AS (
-    SELECT f.workload_id, f.combination_id, f.throughput_mtok_per_s / 1000.0 AS throughput_tok_per_s,
-        unnest(h.node_configs) AS node_config, unnest(f.counts) - unnest(h.nodes) AS missing
+    SELECT f.workload_id, f.combination_id,
+        f.throughput_mtok_per_s / 1000.0 AS throughput_tok_per_s,
+        unnest(h.node_configs) AS node_config,
+        unnest(f.counts) - unnest(h.nodes) AS missing
     FROM frontier_slim f
     JOIN held h USING (frontier_id)
-    WHERE f.n_nodes <= list_sum(h.nodes) + 1 AND list_inner_product(f.counts, h.is_other) <= 1
+    WHERE f.n_nodes <= list_sum(h.nodes) + 1
+        AND list_inner_product(f.counts, h.is_other) <= 1
 )
-SELECT workload_id, combination_id, throughput_tok_per_s, max(node_config) FILTER (missing > 0) AS node_to_add
+SELECT workload_id, combination_id, throughput_tok_per_s,
+    max(node_config) FILTER (missing > 0) AS node_to_add
 FROM near
 GROUP BY workload_id, combination_id, throughput_tok_per_s
 HAVING sum(greatest(missing, 0)) = 1
@@ -74,7 +82,8 @@ ORDER BY workload_id, throughput_tok_per_s DESC""",
         "Rates of homogeneous against mixed templates (the paper's figure 1b)",
         """\
 SELECT w.model, w.phase, q.percentile,
-    max(q.throughput_tok_per_s) FILTER (NOT q.is_mixed) AS homogeneous_tok_per_s,
+    max(q.throughput_tok_per_s)
+        FILTER (NOT q.is_mixed) AS homogeneous_tok_per_s,
     max(q.throughput_tok_per_s) FILTER (q.is_mixed) AS mixed_tok_per_s
 FROM rate_quantiles q
 JOIN libraries l USING (library_id)
@@ -86,7 +95,8 @@ ORDER BY w.model, w.phase, q.percentile""",
     Recipe(
         "What the current plan runs, and where",
         """\
-SELECT i.region, i.workload_id, i.combination_id, i.instances, i.instances * i.throughput_tok_per_s AS tok_per_s,
+SELECT i.region, i.workload_id, i.combination_id, i.instances,
+    i.instances * i.throughput_tok_per_s AS tok_per_s,
     i.instances * i.cost_usd_per_h AS usd_per_h
 FROM plan_instances i
 JOIN plans p USING (scenario_id, plan_version)
@@ -97,10 +107,13 @@ ORDER BY usd_per_h DESC""",
         "How cost, gap and machines changed from version to version",
         """\
 SELECT p.plan_version, p.created_at, p.state, p.cost_usd_per_h, p.gap,
-    p.cost_usd_per_h - lag(p.cost_usd_per_h) OVER (ORDER BY p.plan_version) AS change_usd_per_h, o.machines
+    p.cost_usd_per_h - lag(p.cost_usd_per_h)
+        OVER (ORDER BY p.plan_version) AS change_usd_per_h,
+    o.machines
 FROM plans p
 LEFT JOIN (
-    SELECT scenario_id, plan_version, sum(nodes)::BIGINT AS machines FROM plan_offers GROUP BY ALL
+    SELECT scenario_id, plan_version, sum(nodes)::BIGINT AS machines
+    FROM plan_offers GROUP BY ALL
 ) o USING (scenario_id, plan_version)
 WHERE p.scenario_id = 'core'
 ORDER BY p.plan_version""",

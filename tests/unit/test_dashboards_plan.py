@@ -208,6 +208,27 @@ def test_prices_are_those_each_version_was_planned_with(lake: LakeReader) -> Non
     assert found == {(version, *offer) for version in (1, 2) for offer in sold}
 
 
+def test_kv_that_crosses_regions_is_shown_with_what_it_costs() -> None:
+    move = {"model": "phi-4", "from_region": "aws/us-east-2", "to_region": "gcp/us-central1", "req_per_s": 2.5,
+            "gbit_per_s": 4.0, "usd_per_gb": 0.02, "usd_per_h": 36.0}  # fmt: skip
+    plan = {**EXAMPLE, "kv_transfers": [move], "egress_usd_per_h": 36.0}
+    text = plan_view.kv_moves(plan)
+    assert [text.index(word) for word in ("phi-4", "aws/us-east-2", "gcp/us-central1", "2.50", "4.00", "0.02", "36.00")]
+    assert "36.00 USD/h of it moves KV between regions" in plan_view.headline(plan, 3)
+    assert plan_view.kv_moves(EXAMPLE) == ""
+    assert "KV" not in plan_view.headline(EXAMPLE, 3)
+
+
+def test_phases_of_a_model_stand_side_by_side_unless_a_picture_is_wide() -> None:
+    colours = gpu_colours([EXAMPLE])
+    assert "whole" not in plan_view.replicas(EXAMPLE, colours)
+    first = EXAMPLE["instances"][0]
+    long = {**first, "stages": [first["stages"][0]] * 4}
+    wide = plan_view.replicas({**EXAMPLE, "instances": [long, *EXAMPLE["instances"][1:]]}, colours)
+    phases = sum(row["model"] == EXAMPLE["workloads"][0]["model"] for row in EXAMPLE["workloads"])
+    assert wide.count("card whole") == phases == 2
+
+
 def test_the_page_says_what_is_short_and_escapes_what_others_wrote(lake: LakeReader) -> None:
     plan = plan_data.plan_documents(lake, "core")[2]
     page = plan_view.headline(plan, 2) + plan_view.shortfalls(plan)
