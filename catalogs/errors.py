@@ -64,9 +64,11 @@ class Finding:
         return printable(f"{where}: {self.reason}{value}. To fix: {self.remedy}")
 
 
-def finding_lines(findings: Sequence[Finding], *, most: int = 20) -> list[str]:
-    """A line per fault for a person: the first ``most``, then how many more there are and how to have them all. The same
-    fault in several rows is one line."""
+def finding_lines(
+    findings: Sequence[Finding], *, most: int = 20, everything: str = "`coral validate --json` lists all"
+) -> list[str]:
+    """A line per fault for a person: the first ``most``, then how many more there are and how to have them all
+    (``everything``). The same fault in several rows is one line."""
     alike: dict[tuple[str, ...], list[Finding]] = {}
     for finding in findings:
         # A row of too many cells is its own value; entries of a list differ in their numbers.
@@ -77,7 +79,7 @@ def finding_lines(findings: Sequence[Finding], *, most: int = 20) -> list[str]:
     lines = [_group_line(group) for group in groups[:most]]
     left = sum(len(group) for group in groups[most:])
     if left:
-        lines.append(f"... and {left:,} more: `coral validate --json` lists all {len(findings):,}")
+        lines.append(f"... and {left:,} more: {everything} {len(findings):,}")
     return lines
 
 

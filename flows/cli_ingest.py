@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from catalogs.errors import CoralError, Finding, clipped
+from catalogs.errors import CoralError, Finding, clipped, finding_lines
 from catalogs.lake_feeds import FeedKind
 from catalogs.wording import counted
 from flows.cli_common import (
@@ -28,9 +28,8 @@ from flows.cli_common import (
 from flows.settings import lake_root_of
 
 if TYPE_CHECKING:
-    from flows.ingest import IngestRequest, IngestResult
+    from flows.ingest import IngestResult
 
-_SHOWN = 20
 # An example of a fleet: all that the plan rents.
 RUNNING_NOW = (
     'coral sql "SELECT now() AS observed_at, region, node_config, market, nodes FROM plan_offers '
@@ -212,7 +211,7 @@ def _run(kind: FeedKind, file: Path, scenario: str, lake: Path | None, as_json: 
     else:
         put(_summary(result))
         for what, findings in (("held", result.held), ("set aside", result.rejects)):
-            _say_findings(what, findings, request)
+            _say_findings(what, findings)
         for note in result.notes:
             say(f"note: {note}")
     if result.held:
@@ -232,11 +231,9 @@ def _summary(result: IngestResult) -> str:
     )
 
 
-def _say_findings(what: str, findings: Sequence[Finding], request: IngestRequest) -> None:
-    for finding in findings[:_SHOWN]:
-        say(f"{what}: {finding.line()}")
-    if len(findings) > _SHOWN:
-        say(f"... and {len(findings) - _SHOWN:,} more {what}: table `rejects` has all")
+def _say_findings(what: str, findings: Sequence[Finding]) -> None:
+    for line in finding_lines(findings, everything="the table `rejects` has all"):
+        say(f"{what}: {line}")
 
 
 def _document(result: IngestResult) -> dict[str, Any]:

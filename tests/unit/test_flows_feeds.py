@@ -162,6 +162,16 @@ class TestPrices:
         assert "one of the scenario's" not in err, "it is one of them"
         assert price(loaded(), "L40Sx1") == pytest.approx(1.8)
 
+    def test_rows_set_aside_for_one_reason_are_one_line(self, run: Run) -> None:
+        others = "".join(f"m{n}.large,,,0.1,,us-east-2\n" for n in range(30)) + "g5g.xlarge,T4g,1,0.4,,us-east-2\n"
+        code, out, err = run("ingest", "prices", vms(VMS.format(price=2.0) + others), "-s", "mine.yaml")
+        assert (code, "34 rows, 3 accepted, 0 held, 31 set aside" in out) == (0, True)
+        told = [line for line in err.splitlines() if line.startswith("set aside: ")]
+        assert len(told) == 2
+        assert "row 4, AcceleratorName: is blank: a machine without GPUs" in told[0]
+        assert "[the same in 29 more rows: 5, 6, 7, 8, 9, ...]" in told[0]
+        assert "GPU 'T4g' is known but not in the catalog" in told[1]
+
     def test_the_same_file_again_is_nothing_new(self, run: Run) -> None:
         run("ingest", "prices", vms(), "-s", "mine.yaml")
         counted = "SELECT (SELECT count(*) FROM ingests), (SELECT count(*) FROM price_snapshots)"
