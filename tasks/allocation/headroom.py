@@ -27,6 +27,8 @@ Measure = Callable[[AllocationResult], Mapping[str, float]]
 # How often templates are set aside before the share falls, and by how much it may fall at once; what a further choice must
 # be able to save, and a late one.
 _FAILURES, _NEAR, _GAIN, _LATE_GAIN = 2, 0.03, 2e-3, 0.1
+# How far the use of receivers that are too few falls at once, and how near to too few it is left.
+_FALL, _NEAR_ENOUGH = 0.6, 0.2
 # Where not even the least use keeps the SLO there is nothing to plan with; the plan says so.
 LEAST = 0.02
 
@@ -104,7 +106,9 @@ class _Search:
         self._lessons: list[_Lesson] = []
         self._failures: dict[str, int] = {}
         self._held_up: dict[str, int] = {}
-        self._most: dict[str, float] = {}
+        # Uses of receivers with which there were enough of them, and too few.
+        self._enough: dict[str, float] = {}
+        self._too_few: dict[str, float] = {}
 
     def of(self, problem: AllocationProblem) -> _Search:
         """A search of ``problem`` that knows what this one has learnt."""
@@ -211,10 +215,14 @@ class _Search:
         return new
 
     def raised(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
-        """The shares that ``found`` is safe at, where they are larger; not where more of them would be too few again."""
+        """The shares that ``found`` is safe at, where they are larger; for receivers that were too few half of the way there."""
         self._failures = {}
-        safe = {name: min(found.safe.get(name, 0.0), self._most.get(name, 1.0)) for name in share}
-        return {name: max(value, safe[name]) for name, value in share.items()}
+        new = {name: max(value, found.safe.get(name, 0.0)) for name, value in share.items()}
+        for name, too_few in self._too_few.items():
+            self._enough[name] = max(share[name], self._enough.get(name, 0.0))
+            is_near = too_few - share[name] <= _NEAR_ENOUGH * too_few
+            new[name] = share[name] if is_near else math.floor(50 * (share[name] + too_few)) / 100
+        return new
 
     def learn(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
         """Remembers what is short in ``found``; the shares to try next."""
@@ -242,8 +250,11 @@ class _Search:
         """The shares of ``receivers`` with which there are as many more of them as ``name`` is short by; templates set aside
         for its sake are let in again."""
         use, (used, safe) = uses(found.problem, found.result), found.short[name]
-        few = {other: max(math.floor(100 * use[other] * safe / used) / 100, LEAST) for other in receivers}
-        self._most |= few
+        few = {}
+        for other in receivers:
+            fallen = math.floor(100 * use[other] * max(safe / used, _FALL)) / 100
+            few[other] = max(fallen, self._enough.get(other, 0.0), LEAST)
+            self._too_few[other] = min(use[other], self._too_few.get(other, 1.0))
         self._held_up[name] = 0
         self._lessons = [each for each in self._lessons if each.judged != name or each.workload_id not in few]
         return few
