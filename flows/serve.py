@@ -8,6 +8,7 @@ every published plan, the server's database the schedule, and a run whose proces
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from catalogs.errors import CoralError
+from catalogs.errors import CoralError, clipped
 from catalogs.wording import counted
 from flows.alert_timer import DEFAULT_MINUTES, alerts_checked
 from flows.server import ApiServer, client_env, prefect_environment
@@ -91,10 +92,40 @@ def _serve(
             progress.message("the Prefect server has ended: starting it again")
 
 
+# The five fields of a cron line: least and most of their numbers, and names that stand for some.
+_CRON_FIELDS = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of month", 1, 31, ()),
+    ("month", 1, 12, ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")),
+    ("day of week", 0, 7, ("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
+)
+_CRON_PART = re.compile(r"(?:\*|([A-Za-z0-9]+)(?:-([A-Za-z0-9]+))?)(?:/([1-9][0-9]*))?")
+
+
+def check_cron(text: str) -> None:
+    """Raise CoralError for what is no cron line of five fields: here, and not once a server runs."""
+    fields = text.split()
+    wrong = "" if len(fields) == len(_CRON_FIELDS) else f"{counted(len(fields), 'field')} of {len(_CRON_FIELDS)}"
+    for value, (name, least, most, names) in zip(fields, _CRON_FIELDS, strict=False):
+        for part in value.split(","):
+            found = _CRON_PART.fullmatch(part)
+            ends = [end for end in (found.groups()[:2] if found else ("",)) if end is not None]
+            if not all(end.lower() in names or (end.isdecimal() and least <= int(end) <= most) for end in ends):
+                wrong = wrong or f"its {name} is {clipped(part, 40)!r}"
+    if wrong:
+        raise CoralError(
+            f"--cron {clipped(text)!r} is no cron line ({wrong})",
+            remedy="write minute, hour, day of month, month and day of week in UTC: '5 * * * *' is five past every hour",
+        )
+
+
 def served(settings: ServeSettings) -> list[Served]:
     """The scenarios to serve, read once: a fault in one must show now, not at the first run."""
     from catalogs.scenario import load_scenario
 
+    if settings.cron is not None:
+        check_cron(settings.cron)
     items: dict[str, Served] = {}
     for name in settings.scenarios:
         scenario = load_scenario(name).scenario

@@ -127,7 +127,10 @@ class FolderPlace(Place):
     def _placed(self, name: str) -> Iterator[Any]:
         """A file to write that has its name once it is whole and on the disk."""
         final = self.folder / name
-        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            final.parent.mkdir(parents=True, exist_ok=True)
+        except (FileNotFoundError, FileExistsError) as error:  # a folder of the system's own, such as /proc; a file
+            raise PlaceError(f"{clipped(str(final.parent))} cannot be made", remedy="name another folder") from error
         temporary = final.with_name(f"{final.name}.tmp")  # one copies at a time: what a kill leaves is written over
         try:
             with temporary.open("wb") as file:

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from catalogs.errors import CoralError
-from flows.serve import ServeSettings, served
+from flows.serve import ServeSettings, check_cron, served
 from flows.serving import Served, Serving, serving, serving_lock
 
 ROOT = Path(__file__).parents[2]
@@ -118,3 +118,32 @@ def test_a_lake_is_served_once(tmp_path: Path) -> None:
         with pytest.raises(CoralError, match="is served already, by process 1"), serving_lock(tmp_path):
             pytest.fail("served twice")
     assert serving(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["5 * * * *", "*/10 0-6,22 1,15 jan-MAR mon-fri", "0 0 * * 7", "5/15 * * * *", " 0  12 31 12 sun "]
+)
+def test_a_cron_line_that_is_taken_is_one_to_prefect(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    from prefect.client.schemas.schedules import CronSchedule
+
+    check_cron(text)
+    assert CronSchedule(cron=text, timezone="UTC")
+
+
+@pytest.mark.parametrize(
+    ("text", "wrong"),
+    [
+        ("nonsense", "1 field of 5"), ("", "0 fields of 5"), ("* * * * * *", "6 fields of 5"), ("@hourly", "1 field of 5"),
+        ("60 * * * *", "its minute is '60'"), ("0 24 * * *", "its hour is '24'"), ("0 0 0 * *", "its day of month is '0'"),
+        ("0 0 * foo *", "its month is 'foo'"), ("0 0 * * 8", "its day of week is '8'"), ("*/0 * * * *", "minute is '*/0'"),
+        (", * * * *", "its minute is ''"), ("1-70 * * * *", "its minute is '1-70'"), ("\u0663 * * * *", "its minute"),
+    ],
+)  # fmt: skip
+def test_what_is_no_cron_line_is_said_before_anything_starts(text: str, wrong: str) -> None:
+    with pytest.raises(CoralError) as caught:
+        served(ServeSettings(("core",), Path("nowhere"), cron=text))
+    assert wrong in str(caught.value)
+    assert "To fix: write minute, hour" in str(caught.value)

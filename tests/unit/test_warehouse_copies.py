@@ -202,6 +202,11 @@ def test_a_place_has_copies_of_one_lake_and_is_none(root: Path, to: Path, tmp_pa
         copy_lake(root, place_of(str(to)))
 
 
+def test_a_folder_that_cannot_be_made_is_said_to_be_that(root: Path) -> None:
+    with pytest.raises(PlaceError, match=r"/proc/x/tables/\w+ cannot be made"):
+        copy_lake(root, place_of("/proc/x"))
+
+
 def test_one_copies_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CORAL_LOCK_TIMEOUT_S", "0")
     new_lake(tmp_path / "lake").close()
