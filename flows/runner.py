@@ -106,7 +106,8 @@ def check_scheduler(dask_address: str, lake_root: Path) -> int:
         with distributed.Client(dask_address, timeout=_CONNECT_TIMEOUT_S, set_as_default=False) as client:
             theirs = _ask_workers(client, fingerprint, dask_address)
             refuse_mismatch(fingerprint(), theirs)
-            _refuse_other_lake(_ask_workers(client, _sees_folder, dask_address, str(lake_root)), lake_root)
+            here = lake_root.expanduser().resolve()  # workers run in other working folders
+            _refuse_other_lake(_ask_workers(client, _sees_lake, dask_address, str(here)), here)
             return sum(_ask_workers(client, _threads, dask_address).values())
     except (OSError, TimeoutError, ValueError) as error:
         raise CoralError(
@@ -157,8 +158,8 @@ def _threads(dask_worker: Any) -> int:
     return int(dask_worker.state.nthreads)
 
 
-def _sees_folder(folder: str) -> bool:
-    return Path(folder).is_dir()
+def _sees_lake(folder: str) -> bool:
+    return (Path(folder) / "lake.json").is_file()
 
 
 def _is_loopback(dask_address: str) -> bool:

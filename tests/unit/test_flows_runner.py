@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -58,6 +60,37 @@ def test_workers_on_other_machines_need_a_reachable_prefect_api(
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     with pytest.raises(CoralError, match="set PREFECT_API_URL"):
         runner.check_scheduler("tcp://10.1.2.3:8786", tmp_path)
+
+
+def test_a_lake_named_from_here_is_looked_for_from_a_workers_own_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A client whose worker runs in another working folder, as `dask worker` processes do."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "lake").mkdir()
+
+    class Client:
+        def __init__(self, *_: object, **__: object) -> None:
+            pass
+
+        def __enter__(self) -> Client:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def run(self, question: Callable[..., object], *arguments: str) -> dict[str, object]:
+            if question is runner._threads:
+                return {"tcp://127.0.0.1:1": 2}
+            with contextlib.chdir(tmp_path / "elsewhere"):
+                return {"tcp://127.0.0.1:1": question(*arguments)}
+
+    monkeypatch.setattr("distributed.Client", Client)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(CoralError, match=r"1 of 1 Dask workers do not see the lake .*/lake: tcp://127.0.0.1:1"):
+        runner.check_scheduler("tcp://127.0.0.1:8786", Path("lake"))  # an empty folder is none
+    (tmp_path / "lake" / "lake.json").touch()
+    assert runner.check_scheduler("tcp://127.0.0.1:8786", Path("lake")) == 2
 
 
 def test_the_code_hash_changes_with_any_byte_of_code(tmp_path: Path) -> None:
