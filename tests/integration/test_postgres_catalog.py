@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import duckdb
 import hook_cases
 import pytest
 from cli_runner import coral
@@ -19,8 +20,10 @@ from warehouse_cases import plan, run
 from catalogs.errors import CoralError, LakeError
 from warehouse.catalog_store import new_store
 from warehouse.connect import Lake, new_connection
+from warehouse.copies import copy_lake
 from warehouse.gc import collect_garbage
 from warehouse.lock import LockLostError, allocation_lock
+from warehouse.places import place_of
 from warehouse.plans import publish_plan
 from warehouse.read import list_plans
 from warehouse.sql import query
@@ -86,6 +89,11 @@ def test_two_writers_lose_nothing(postgres: Postgres, tmp_path: Path) -> None:
     assert query(tmp_path, "SELECT count(*) AS n FROM plan_documents").to_pylist() == [{"n": 2 * COMMITS}]
     with pytest.raises(CoralError, match="not for reading"):
         query(tmp_path, "SELECT * FROM __ducklake_metadata_lake.pg_catalog.pg_stat_activity")
+    copied = copy_lake(tmp_path, place_of(str(tmp_path.with_name("copy"))))
+    with duckdb.connect() as plain:  # a copy needs neither the catalog nor its password
+        plain.execute((Path(copied.to) / "copy.sql").read_text())
+        assert plain.execute("SELECT count(*), max(plan_version) FROM plans").fetchall() == [(2 * COMMITS, 2 * COMMITS)]
+    assert not any(CANARY.encode() in path.read_bytes() for path in Path(copied.to).rglob("*.*"))
 
 
 def test_an_allocation_excludes_others_until_its_process_is_killed(postgres: Postgres, tmp_path: Path) -> None:
