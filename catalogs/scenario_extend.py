@@ -45,6 +45,21 @@ def load_extended(
     return loaded
 
 
+def how_to_offer(name_or_path: str | Path, gpus: Sequence[str]) -> str:
+    """What to change in the scenario's file so that it offers ``gpus``: the filters of its offers that leave them out."""
+    base = load_scenario(name_or_path)
+    filters = base.scenario.offers
+    names = [base.catalog.gpu_names.encode(gpu, scope="skypilot") for gpu in dict.fromkeys(gpus)]
+    excluded = {base.catalog.gpu_names.encode(gpu, scope="skypilot") for gpu in filters.exclude_gpus} & {*names}
+    its = "its" if len(names) == 1 else "their"
+    steps = [
+        *([f"take {', '.join(sorted(excluded))} out of offers.exclude_gpus"] if excluded else []),
+        *([f"add {', '.join(names)} to offers.include_gpus"] if filters.include_gpus is not None else []),
+        *([f"add {its} configurations to offers.node_configs"] if filters.node_configs is not None else []),
+    ]
+    return " and ".join(steps)
+
+
 class _Extended(_Builder):
     """Reads a scenario with ``gpus`` (canonical ids) let through the filters of its offers."""
 

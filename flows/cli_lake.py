@@ -64,8 +64,9 @@ def backfill(
     """Build the scenario's library as if it offered the GPU types too, where its regions sell them at its prices.
 
     Only combinations with a new GPU type are solved; files of the others are shared with the scenario's own library,
-    which stays as it is. The scenario's file is not changed: to plan with the GPU, add it to offers.include_gpus.
+    which stays as it is. The scenario's file is not changed; what to change in it to plan with the GPU is told.
     """
+    from catalogs.scenario_extend import how_to_offer
     from flows.backfill import backfill_library
     from flows.cli_progress import show_progress
 
@@ -83,7 +84,7 @@ def backfill(
             f"no combination with {', '.join(gpu)} is new: none fits within library.rho x the weights, or all were solved"
         )
     if result.is_new:
-        say(f"to plan with {', '.join(gpu)}, add it to offers.include_gpus: the library is then found as it is")
+        say(f"to plan with {', '.join(gpu)}, {how_to_offer(scenario, gpu)}: the library is then found as it is")
 
 
 def gc(

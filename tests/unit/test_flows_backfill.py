@@ -10,7 +10,7 @@ from flows_cases import SMALL_SCENARIO, write_scenario
 
 from catalogs.errors import CoralError, UnknownNameError
 from catalogs.scenario import load_scenario
-from catalogs.scenario_extend import load_extended
+from catalogs.scenario_extend import how_to_offer, load_extended
 from flows.build_inputs import BuildInputs, resolve_inputs
 from flows.build_limits import check_size, estimated_size
 from flows.settings import BuildSettings, SilentProgress
@@ -43,6 +43,24 @@ def test_it_passes_a_list_of_gpus_left_out_and_of_configurations(tmp_path: Path)
     assert not any(config.startswith("H100") for config in configs(path, ["T4"]))
     path = small(tmp_path, included, "node_configs: [L40Sx4, L4x1]")
     assert configs(path, ["T4"]) == {"L40Sx4", "L4x1", "T4x1", "T4x8"}
+
+
+@pytest.mark.parametrize(
+    ("filters", "steps"),
+    [
+        ("include_gpus: [L40S, L4, A10G]", "add T4, H200-SXM to offers.include_gpus"),
+        ("exclude_gpus: [T4]", "take T4 out of offers.exclude_gpus"),
+        ("node_configs: [L40Sx4, L4x1]", "add their configurations to offers.node_configs"),
+        (
+            "include_gpus: [L40S, L4, A10G]\n  exclude_gpus: [H200-SXM]",
+            "take H200-SXM out of offers.exclude_gpus and add T4, H200-SXM to offers.include_gpus",
+        ),
+    ],
+)
+def test_what_to_change_to_plan_with_a_gpu_goes_by_what_leaves_it_out(tmp_path: Path, filters: str, steps: str) -> None:
+    """`include_gpus: [T4]` in a scenario without that key would leave out all others."""
+    path = small(tmp_path, "include_gpus: [L40S, L4, A10G]", filters)
+    assert how_to_offer(path, ["T4", "H200", "T4"]) == steps
 
 
 def test_what_cannot_be_added_is_told(tmp_path: Path) -> None:
