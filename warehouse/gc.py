@@ -22,7 +22,7 @@ from warehouse.catalog_faults import lake_errors
 from warehouse.catalog_store import store_of
 from warehouse.connect import Lake, transaction
 from warehouse.feed_gc import OLD_FEED_ROWS
-from warehouse.keys import KEY_FOLDER
+from warehouse.keys import KEY_FOLDER, named_in
 from warehouse.land import DAMAGED_FOLDER, remove_temporaries, shard_folder
 from warehouse.lock import write_lock
 from warehouse.records import ShardKind, utc_now
@@ -160,7 +160,7 @@ def _loose_files(lake: Lake, kept: Sequence[str], cutoff: datetime) -> Iterator[
         if kind is ShardKind.PROFILES:
             profiles = {name.rsplit("-", 1)[0] for name in needed if (folder / name).is_file()}
     for path in (lake.root / KEY_FOLDER).glob("*"):
-        if is_old(path) and path.read_text().strip() not in profiles:
+        if is_old(path) and named_in(path) not in profiles:
             yield str(path.relative_to(lake.root))
     for path in (lake.root / "prefect").glob("*/*.log"):
         if is_old(path):

@@ -15,9 +15,14 @@ KEY_FOLDER = "keys"
 def known_profile(lake_root: Path, key: str) -> str | None:
     """The id of the profile file once computed from the inputs with hash ``key``, or None."""
     try:
-        return (lake_root / KEY_FOLDER / key).read_text().strip() or None
+        return named_in(lake_root / KEY_FOLDER / key) or None
     except FileNotFoundError:
         return None
+
+
+def named_in(key_file: Path) -> str:
+    """The file's id that a key file names; what is damaged names none that there is."""
+    return key_file.read_text(errors="replace").strip()
 
 
 def remember_profile(lake_root: Path, key: str, profile_id: str) -> None:

@@ -14,12 +14,13 @@ from tasks.allocation.watch import Alarm, AlarmKind
 from warehouse.alerts import list_alerts, update_alerts
 from warehouse.connect import Lake
 from warehouse.gc import collect_garbage, find_garbage
+from warehouse.keys import known_profile
 from warehouse.land import find_shard, read_landed, verify, write_shard
 from warehouse.plan_states import mark_running
 from warehouse.plans import log_run, publish_plan
 from warehouse.publish import register_library
 from warehouse.read import list_plans
-from warehouse.records import LandedShard, RunLog, RunOutcome, utc_now
+from warehouse.records import LandedShard, RunLog, RunOutcome, ShardKind, utc_now
 from warehouse.results import FRAMES, plan_result_id, write_result
 from warehouse.rows import insert
 from warehouse.sql import query
@@ -108,12 +109,16 @@ def test_loose_files_go_when_they_are_old(tmp_path: Path) -> None:
         for name, text in files.items():
             (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / name).write_text(text)
+        (tmp_path / "keys/torn").write_bytes(b"\xff\xfe")
+        torn = known_profile(tmp_path, "torn")
+        assert torn is not None
+        assert find_shard(tmp_path, torn, kind=ShardKind.PROFILES) is None  # computed again
         assert collect_garbage(lake, 1).files == (), "a build that runs now may be about to use them"
         for path in tmp_path.rglob("*"):
             if path.is_file():
                 os.utime(path, (0, 0))
         gone = {Path(name).name.rsplit("-", 1)[0] for name in collect_garbage(lake, 1).files}
-        assert gone == {"unfinished", unused.shard_id, "stale", "x.parquet.1", "server.log"}
+        assert gone == {"unfinished", unused.shard_id, "stale", "torn", "x.parquet.1", "server.log"}
         assert find_shard(tmp_path, "unfinished") is None
         assert (tmp_path / "keys/needed").exists()
         verify(lake.root, shard(tmp_path, "used"))
