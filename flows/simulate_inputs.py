@@ -138,7 +138,7 @@ def resolve(settings: SimulateSettings) -> SimulateInputs:
         streams=streams,
         duration_s=settings.duration_s,
         counts_transfer=settings.counts_transfer,
-        notes=(*notes, *_plan_notes(plan, by_id)),
+        notes=(*notes, *_plan_notes(plan, by_id), *_change_notes(settings, plan, change)),
         change=change,
     )
 
@@ -163,6 +163,16 @@ def _plan_change(settings: SimulateSettings, loaded: LoadedScenario, plan: Plan)
             f"plan {plan.plan_version} cannot change to itself", remedy="give --plan and --from-plan different versions"
         )
     return PlanChange(before, WARM_UP_S + switch * 60, startup * 60)
+
+
+def _change_notes(settings: SimulateSettings, plan: Plan, change: PlanChange | None) -> list[str]:
+    if change is None or change.switch_s + change.startup_s < settings.duration_s:
+        return []
+    up = (change.switch_s + change.startup_s - WARM_UP_S) / 60
+    return [
+        f"new instances of plan {plan.plan_version} are up at minute {up:.3g}, after the {settings.minutes:g} simulated: give "
+        "more --minutes to see it alone"
+    ]
 
 
 def _change_key(change: PlanChange) -> list[Any]:

@@ -269,6 +269,11 @@ def test_a_change_of_plans_drains_the_old_and_waits_for_the_new(tmp_path: Path) 
     assert "plan 2 is asked for at minute 1, its new instances are up 1 minutes later" in text
     assert "during the change (minutes 1 to 3)" in text
     assert runs[0].result_id not in {run.result_id for run in runs_of(inputs_of(tmp_path, minutes=3.0), 1)}
+    assert not any("are up at" in note for note in inputs.notes)
+    late = inputs_of(tmp_path, from_plan_version=1, switch_minutes=1.0, startup_minutes=2.5, minutes=3.0)
+    assert late.notes[-1] == (
+        "new instances of plan 2 are up at minute 3.5, after the 3 simulated: give more --minutes to see it alone"
+    )
 
 
 def test_a_share_is_never_shown_as_all_when_it_is_not() -> None:
