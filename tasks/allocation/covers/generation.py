@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
-from tasks.allocation.covers.master import Duals, Master
+from tasks.allocation.covers.master import Duals, Master, no_plan_costs_more
 from tasks.allocation.covers.pricing import (
     Grid,
     ModelBlocks,
@@ -69,11 +69,12 @@ def generate(
     iterations: int = _ITERATIONS,
 ) -> Generated:
     """Run the loop. Stops when the LP's value is close to the bound or to what the grid's covers can attain (see
-    ``_TO_BOUND``), when no cover improves, after ``iterations``, or on the wall clock as a last guard."""
+    ``_TO_BOUND``), when no cover improves, when the bound rules out every plan, after ``iterations``, or on the wall clock as
+    a last guard."""
     master = Master(problem, columns, len(models), limits)
     best: Duals | None = None
     bound, attainable, value, shares, taken = -np.inf, -np.inf, np.inf, np.zeros(0), 0
-    quiet = 0
+    quiet, most = 0, no_plan_costs_more(problem) * (1 + 1e-6)
     while taken < max(iterations, 1):
         taken += 1
         before = value, bound
@@ -92,7 +93,7 @@ def generate(
         room = limits.gap * abs(value)
         quiet = quiet + 1 if (before[0] - value) + (bound - before[1]) <= _QUIET * room else 0
         is_close = value - bound <= _TO_BOUND * room or value - attainable <= _TO_COVERS * room
-        if not improved or is_close or quiet >= _QUIET_ROUNDS or clock.is_past(0.5):
+        if bound > most or not improved or is_close or quiet >= _QUIET_ROUNDS or clock.is_past(0.5):
             break
     assert best is not None
     return Generated(master, best, bound, value, _unserved(master, models, shares), taken, shares)

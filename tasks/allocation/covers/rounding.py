@@ -44,15 +44,29 @@ def round_mix(
     mix = np.zeros(len(columns))
     for (_, cover), share in zip(found.master.covers, found.shares.tolist(), strict=False):
         mix[cover.columns] += share * cover.instances
+    prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
+    order = sorted(range(len(models)), key=lambda m: (-found.duals.model[m], m))
+    counts, _ = complete(problem, columns, models, mix, order, prices, grid)
+    return (None, math.inf) if counts is None else (counts, objective_usd(problem, columns, counts))
+
+
+def complete(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: Sequence[ModelBlocks],
+    mix: NDArray[np.float64],
+    order: Sequence[int],
+    prices: NodePrices,
+    grid: Grid,
+) -> tuple[Ints | None, int]:
+    """``mix`` rounded down, then each model in ``order`` completed from the supply left; or None, and the model that found no
+    way (the first where it is budget or quotas that do not hold)."""
     counts = np.floor(mix + _WHOLE).astype(np.int64)
     left = problem.capacity_nodes - nodes_of(columns, counts, np.flatnonzero(counts), problem.capacity_nodes.shape)
-    prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
-    for m in sorted(range(len(models)), key=lambda m: (-found.duals.model[m], m)):
+    for m in order:
         if not give(columns, models[m], counts, left, prices, grid):
-            return None, math.inf
-    return (
-        (counts, objective_usd(problem, columns, counts)) if is_within(problem, columns, counts) else (None, math.inf)
-    )
+            return None, m
+    return (counts, -1) if is_within(problem, columns, counts) else (None, order[0])
 
 
 def is_within(problem: AllocationProblem, columns: Columns, counts: Ints) -> bool:

@@ -21,6 +21,7 @@ from tasks.allocation.covers.closing import close
 from tasks.allocation.covers.cross_region import Effort, cross_region_goal
 from tasks.allocation.covers.diving import dive
 from tasks.allocation.covers.generation import Generated, generate, joint_bound
+from tasks.allocation.covers.largest_share import largest_share
 from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.listing import choose_listed
 from tasks.allocation.covers.master import no_plan_costs_more
@@ -66,10 +67,40 @@ def covers_goal(
         effort = Effort(_grid(_COARSE, models), _grid(_FINE, models), _fixing(models), _ILP_COLUMNS, _ILP_WORK)
         return cross_region_goal(problem, columns, goal, target, limits, clock, start, covers_goal, effort)
     if goal is not Goal.COST or target.shortage is not None or target.missing_regions > 0:
-        models = model_blocks(problem, columns, 1.0)
-        if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(m.wanted > 1 for m in models):
-            return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
-        return solve_levels(problem, columns, models, goal, target, limits, clock, start)
+        return _shortage_goal(problem, columns, goal, target, limits, clock, start)
+    return _cost_goal(problem, columns, goal, target, limits, clock, start)
+
+
+def _shortage_goal(
+    problem: AllocationProblem,
+    columns: Columns,
+    goal: Goal,
+    target: Target,
+    limits: SolveLimits,
+    clock: Clock,
+    start: NDArray[np.int64] | None,
+) -> GoalOutcome:
+    """By the narrowed ILP where that is small enough, else by covers at levels; the common share of many models by rounding."""
+    models = model_blocks(problem, columns, 1.0)
+    if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(m.wanted > 1 for m in models):
+        return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
+    if goal is Goal.THETA and len(models) > _DIVE_MODELS:
+        found = largest_share(problem, columns, models, limits, clock)
+        if found is not None:
+            return found
+    return solve_levels(problem, columns, models, goal, target, limits, clock, start)
+
+
+def _cost_goal(
+    problem: AllocationProblem,
+    columns: Columns,
+    goal: Goal,
+    target: Target,
+    limits: SolveLimits,
+    clock: Clock,
+    start: NDArray[np.int64] | None,
+) -> GoalOutcome:
+    """The least cost of a common share."""
     models = model_blocks(problem, columns, target.share)
     if any(len(model.blocks) < model.wanted for model in models):
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "a model fits into too few regions")
