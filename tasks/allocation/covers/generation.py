@@ -28,6 +28,7 @@ _REDUCED_COST = 1e-9
 # attain, or nothing much moves for a few rounds: the rest is the grid's rounding, which rounds do not mend.
 _TO_BOUND, _TO_COVERS = 0.25, 0.15
 _QUIET, _QUIET_ROUNDS = 0.01, 4
+_UNTIL = 0.7  # of the time limit
 
 
 @dataclass(slots=True)
@@ -93,7 +94,7 @@ def generate(
         room = limits.gap * abs(value)
         quiet = quiet + 1 if (before[0] - value) + (bound - before[1]) <= _QUIET * room else 0
         is_close = value - bound <= _TO_BOUND * room or value - attainable <= _TO_COVERS * room
-        if bound > most or not improved or is_close or quiet >= _QUIET_ROUNDS or clock.is_past(0.5):
+        if bound > most or not improved or is_close or quiet >= _QUIET_ROUNDS or clock.is_past(_UNTIL):
             break
     assert best is not None
     return Generated(master, best, bound, value, _unserved(master, models, shares), taken, shares)

@@ -188,17 +188,33 @@ def cheap_covers(model: ModelBlocks, prices: NodePrices, grid: Grid) -> tuple[li
     grid = model.scaled(grid)
     tables = _tables_down(model, prices, grid)
     if model.wanted > 1:
-        cells = _cells_down(model, tables, grid)
-        h, taken, source = kernels.join_regions(cells, len(tables), model.wanted)
-        least = float(h[-1, model.wanted, -1])
-        splits = [_walk_regions(taken, source, model.wanted, cells.shape[1] - 1)] if math.isfinite(least) else []
-        return [_cover(model, tables, split, grid) for split in splits], least
+        cover, least = _at_whole_cells(model, tables, grid)
+        return [] if cover is None else [cover], least
     f = np.array([_together(row) for row in tables])
     least, split = kernels.split_many(f, grid.unit)
     best = [[k or -1 for k in split.tolist()]] if math.isfinite(least) else []
     alone = [one for one in range(len(tables)) if len(tables) > 1 and np.isfinite(f[one, -1])]
     best += [[grid.size if r == one else -1 for r in range(len(tables))] for one in alone]
     return [_cover(model, tables, split, Grid(grid.size, 1)) for split in best], float(least)
+
+
+def quick_cover(model: ModelBlocks, prices: NodePrices, grid: Grid) -> Cover | None:
+    """A cover that is cheap at ``prices``, regions joined at whole cells; None if there is none."""
+    if len(model.blocks) < model.wanted:
+        return None
+    grid = model.scaled(grid)
+    return _at_whole_cells(model, _tables_down(model, prices, grid), grid)[0]
+
+
+def _at_whole_cells(model: ModelBlocks, tables: list[list[Table]], grid: Grid) -> tuple[Cover | None, float]:
+    """The cheapest cover of whole cells in every region and its cost; None and inf if there is none."""
+    cells = _cells_down(model, tables, grid)
+    h, taken, source = kernels.join_regions(cells, len(tables), model.wanted)
+    least = float(h[-1, model.wanted, -1])
+    if not math.isfinite(least):
+        return None, math.inf
+    split = _walk_regions(taken, source, model.wanted, cells.shape[1] - 1)
+    return _cover(model, tables, split, grid), least
 
 
 def covers_at_levels(model: ModelBlocks, prices: NodePrices, grid: Grid, worth: Floats, level: float) -> list[Cover]:

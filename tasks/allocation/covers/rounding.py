@@ -18,8 +18,8 @@ from tasks.allocation.covers.generation import Generated
 from tasks.allocation.covers.pricing import (
     Grid,
     ModelBlocks,
-    cheap_covers,
     dual_prices,
+    quick_cover,
     quota_limits,
     quota_use,
 )
@@ -30,6 +30,7 @@ from tasks.allocation.types import AllocationProblem
 Ints = NDArray[np.int64]
 _REPAIRS = 12
 _WHOLE = 1e-6
+_PARTS = (1.0, 0.97, 0.95, 0.9)  # of the mix, each rounded: with less of it there is more left to fit together
 _SCARCER = 1.5  # what a node costs more once a repair wanted more of it than is left
 
 
@@ -46,8 +47,12 @@ def round_mix(
         mix[cover.columns] += share * cover.instances
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     order = sorted(range(len(models)), key=lambda m: (-found.duals.model[m], m))
-    counts, _ = complete(problem, columns, models, mix, order, prices, grid)
-    return (None, math.inf) if counts is None else (counts, objective_usd(problem, columns, counts))
+    best, least = None, math.inf
+    for part in _PARTS:
+        counts, _ = complete(problem, columns, models, part * mix, order, prices, grid)
+        if counts is not None and objective_usd(problem, columns, counts) < least:
+            best, least = counts, objective_usd(problem, columns, counts)
+    return best, least
 
 
 def complete(
@@ -88,11 +93,11 @@ def give(columns: Columns, model: ModelBlocks, counts: Ints, left: Ints, prices:
     for _ in range(_REPAIRS):
         here = replace(model, blocks=_with_paid(model, counts, left))
         kept = np.zeros_like(new) if counts[mine].any() else prices.kept
-        covers, _ = cheap_covers(here, NodePrices(new, kept), grid)
-        if not covers:
+        cover = quick_cover(here, NodePrices(new, kept), grid)
+        if cover is None:
             return False
         more = np.zeros(len(columns), dtype=np.int64)
-        more[covers[0].columns] = covers[0].instances
+        more[cover.columns] = cover.instances
         more[mine] = np.maximum(more[mine] - counts[mine], 0)
         use = nodes_of(columns, more, mine, left.shape)
         if (use <= left).all():

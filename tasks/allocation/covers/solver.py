@@ -20,13 +20,15 @@ from tasks.allocation.columns import Columns
 from tasks.allocation.covers.closing import close
 from tasks.allocation.covers.cross_region import Effort, cross_region_goal
 from tasks.allocation.covers.diving import dive
-from tasks.allocation.covers.generation import Generated, generate, joint_bound
+from tasks.allocation.covers.fixing import bounds_if_used
+from tasks.allocation.covers.generation import Generated, dual_value, generate, joint_bound
 from tasks.allocation.covers.largest_share import largest_share
 from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.listing import choose_listed
 from tasks.allocation.covers.master import no_plan_costs_more
+from tasks.allocation.covers.neighbourhoods import search_neighbourhoods
 from tasks.allocation.covers.pool import best_of_pool
-from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
+from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, model_blocks
 from tasks.allocation.covers.rounding import round_mix
 from tasks.allocation.formulation import Goal, Target
 from tasks.allocation.highs import MipStatus
@@ -42,6 +44,7 @@ _DIVING = 2048
 _DIVES, _DIVE_ABOVE, _DIVE_UNTIL = 6, 5e-3, 0.5
 _DIVE_MODELS = 16  # of more, a dive does not come far in its rounds
 _DIVE_ROUNDS = 1500  # pricings of one model over all dives
+_CLOSABLE = 60_000  # columns that a better plan of many models can use: with more neither lists nor ILPs get through
 _ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed ILP,
 _ILP_WORK = 400  # each of its ILPs with so many looks at 800 columns
 
@@ -105,17 +108,21 @@ def _cost_goal(
     if any(len(model.blocks) < model.wanted for model in models):
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "a model fits into too few regions")
     found = generate(problem, columns, models, _grid(_COARSE, models), limits, clock)
-    if found.bound > no_plan_costs_more(problem) * (1 + 1e-6):
-        return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
     fine = _grid(_FINE, models)
     least, parts = joint_bound(problem, models, found.duals, fine, limits.threads)
     bound = max(least, found.bound, 0.0)
+    if bound > no_plan_costs_more(problem) * (1 + 1e-6):
+        return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
     if start is None:
         start = _on_demand_alone(problem, columns, models, goal, target, limits, clock)
-    counts, upper = best_of_pool(problem, columns, len(models), found.master, limits, clock)
-    if start is not None and objective_usd(problem, columns, start) < upper:
-        counts, upper = start, objective_usd(problem, columns, start)
-    best = GoalOutcome(MipStatus.LIMIT, counts, upper, min(bound, upper))
+    best = GoalOutcome(MipStatus.LIMIT, None, math.inf, bound)
+    if start is not None:
+        best = _better(best, start, objective_usd(problem, columns, start))
+    if len(models) > _DIVE_MODELS:
+        best, is_done = _of_many(problem, columns, models, target, found, parts, best, limits, clock)
+        if is_done:
+            return best
+    best = _better(best, *best_of_pool(problem, columns, len(models), found.master, limits, clock))
     best = choose_listed(problem, columns, models, found.duals, least, parts, best, limits, clock)
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
@@ -123,6 +130,34 @@ def _cost_goal(
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
     return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
+
+
+def _of_many(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    target: Target,
+    found: Generated,
+    parts: list[float],
+    best: GoalOutcome,
+    limits: SolveLimits,
+    clock: Clock,
+) -> tuple[GoalOutcome, bool]:
+    """``best``, or better: the mix rounded, then a few models' covers at a time sought anew; and whether to leave it at that."""
+    if not found.unserved:
+        best = _better(best, *round_mix(problem, columns, models, found, _grid(_DIVING, models)))
+    if best.counts is None:
+        is_hopeless = bool(found.unserved) and len(columns) > _CLOSABLE
+        return replace(best, note="no mix of covers serves every model" if is_hopeless else ""), is_hopeless
+    prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
+    if_used = bounds_if_used(columns, models, prices, dual_value(problem, found.duals), _fixing(models))
+    grid = _grid(_DIVING, models)
+    best = search_neighbourhoods(
+        problem, columns, models, target.share, prices, parts, if_used, grid, best, limits, clock
+    )
+    if relative_gap(best.objective, best.bound) <= limits.gap:
+        return replace(best, status=MipStatus.OPTIMAL), True
+    return best, int((if_used <= best.objective).sum()) > _CLOSABLE
 
 
 def _on_demand_alone(

@@ -120,12 +120,9 @@ class Plain:
                 row, copies, steps, _ = self.bundles[layer - 1]
                 take(row, copies)
                 g = max(g - steps, 0)
-        f = self.layers[0]
-        while g > 0:
-            rest = np.maximum(g - self.steps, 0)
-            best = int(np.argmin(self.cost + f[rest]))
-            take(int(self.items[best]), 1)
-            g = int(rest[best])
+        taken = kernels.cover_walk(self.steps, self.cost, self.layers[0], g)
+        for item in np.flatnonzero(taken).tolist():
+            take(int(self.items[item]), int(taken[item]))
         return chosen
 
 
