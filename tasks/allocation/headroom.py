@@ -6,7 +6,8 @@ share, its templates are set aside; where that has happened twice, little is mis
 share falls to the largest one measured below it, and templates that keep this one are let in again. Where a phase keeps its
 share by itself but not with the instances that its requests go on to, those templates are set aside that it does not keep it
 with, or, where it is their number, these are used less: there will be more of them to take its KV in. Once a choice keeps
-its shares they rise to what it is safe at, until nothing is to be gained.
+its shares they rise to what it is safe at, until nothing is to be gained. Where there were to be more such instances, the
+search is made again without that freedom and the better answer is taken.
 """
 
 from __future__ import annotations
@@ -67,10 +68,16 @@ def settle(problem: AllocationProblem, solve: Solve, measure: Measure, limits: S
     Shares are settled as if nothing ran, so that equal inputs give equal shares whatever was planned before; the choice
     that counts what runs is then made with them.
     """
-    fresh = _Search(replace(problem, init_share=0.0, running={}), solve, measure, limits or SearchLimits())
-    best = fresh.follow(fresh.first_share())
-    if best.short or (best.set_aside and _misses_demand(best)):
-        best = min(best, fresh.lower(best), key=_rank)
+    limits, alone = limits or SearchLimits(), replace(problem, init_share=0.0, running={})
+    fresh = _Search(alone, solve, measure, limits)
+    start = fresh.first_share()
+    best = fresh.best_from(start)
+    if fresh.has_added:
+        # They may be too slow in any number, or others come cheaper: the freedom to add must not make an answer worse.
+        other = _Search(alone, solve, measure, limits, adds_receivers=False)
+        found = other.best_from(start)
+        if _rank(found) < _rank(best):
+            best, fresh = found, other
     now = fresh.of(problem)
     found = now.choose(_shares(best), best.set_aside)
     if _missed(found) <= _missed(best):
@@ -99,10 +106,19 @@ class _Lesson:
 
 
 class _Search:
-    """Choices of one problem, and what was learnt from those that did not keep their shares."""
+    """Choices of one problem, and what was learnt from those that did not keep their shares. ``adds_receivers``: whether there
+    may be more of those that hold a phase up; else only other kinds of them, or less use of the phase."""
 
-    def __init__(self, problem: AllocationProblem, solve: Solve, measure: Measure, limits: SearchLimits) -> None:
+    def __init__(
+        self,
+        problem: AllocationProblem,
+        solve: Solve,
+        measure: Measure,
+        limits: SearchLimits,
+        adds_receivers: bool = True,
+    ) -> None:
         self._problem, self._solve, self._measure, self._limits = problem, solve, measure, limits
+        self._adds_receivers = adds_receivers
         self._lessons: list[_Lesson] = []
         self._failures: dict[str, int] = {}
         self._held_up: dict[str, int] = {}
@@ -112,14 +128,26 @@ class _Search:
 
     def of(self, problem: AllocationProblem) -> _Search:
         """A search of ``problem`` that knows what this one has learnt."""
-        other = _Search(problem, self._solve, self._measure, self._limits)
+        other = _Search(problem, self._solve, self._measure, self._limits, self._adds_receivers)
         other._lessons = list(self._lessons)
         return other
+
+    @property
+    def has_added(self) -> bool:
+        """Whether there were to be more receivers in any choice."""
+        return bool(self._too_few)
 
     def first_share(self) -> dict[str, float]:
         """The start values, or what a choice made with them is safe at if that is more."""
         safe = self._measure(self._solve(self._problem))
         return {c.workload_id: max(c.headroom, safe.get(c.workload_id, 0.0)) for c in self._problem.candidates}
+
+    def best_from(self, share: Mapping[str, float]) -> Settled:
+        """The best choice found from ``share`` on, with shares that only fall in the end where none keeps them."""
+        best = self.follow(share)
+        if best.short or (best.set_aside and _misses_demand(best)):
+            best = min(best, self.lower(best), key=_rank)
+        return best
 
     def follow(self, share: Mapping[str, float]) -> Settled:
         """Choices from ``share`` on; the best of them."""
@@ -172,8 +200,9 @@ class _Search:
             if last.short and not usable:
                 break
             for name in usable:
-                receivers = self._receivers(last, name, share[name])
-                share |= self._more_of(last, name, receivers) or {name: min(share[name], last.safe[name])}
+                receivers = self._receivers(last, name, share[name]) if self._adds_receivers else []
+                use = self._more_of(last, name, receivers) or {name: last.safe[name]}
+                share |= {one: min(share[one], most) for one, most in use.items()}
             last = self.choose(share, out)
             best = min(best, last, key=_rank)
             if not last.short:
@@ -215,13 +244,15 @@ class _Search:
         return new
 
     def raised(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
-        """The shares that ``found`` is safe at, where they are larger; for receivers that were too few half of the way there."""
+        """The shares that ``found`` is safe at, where they are larger; of receivers that were too few at most half of the way to
+        that."""
         self._failures = {}
         new = {name: max(value, found.safe.get(name, 0.0)) for name, value in share.items()}
         for name, too_few in self._too_few.items():
             self._enough[name] = max(share[name], self._enough.get(name, 0.0))
             is_near = too_few - share[name] <= _NEAR_ENOUGH * too_few
-            new[name] = share[name] if is_near else math.floor(50 * (share[name] + too_few)) / 100
+            half_way = share[name] if is_near else math.floor(50 * (share[name] + too_few)) / 100
+            new[name] = min(new[name], max(share[name], half_way))
         return new
 
     def learn(self, found: Settled, share: Mapping[str, float]) -> dict[str, float]:
@@ -232,7 +263,7 @@ class _Search:
             blamed = [lesson for other in receivers for lesson in self._blamed(found, name, share[name], other)]
             self._held_up[name] = self._held_up.get(name, 0) + bool(receivers)
             # Of those that hold up a share of nothing, no number is enough: it is their kind.
-            may_be_few = found.safe[name] >= LEAST
+            may_be_few = self._adds_receivers and found.safe[name] >= LEAST
             is_kind = not may_be_few or (blamed and self._held_up[name] < _FAILURES)
             blamed = blamed or [_Lesson(other, _of(found, other), name, found.safe[name]) for other in receivers]
             if receivers and is_kind and all([self._spare(lesson) for lesson in blamed]):

@@ -246,3 +246,62 @@ def test_where_receivers_are_too_few_there_are_more_of_them() -> None:
     assert not settled.short
     assert settled.result.theta == 1.0
     assert chosen(settled.result) == {"p": 1, "d": 10}
+
+
+def kinds_of_decode(rates: Mapping[str, float], prefill_usd_per_h: float) -> AllocationProblem:
+    """60 req/s: prefill of 100 req/s each; decode templates at 1 USD/h with the ``rates``."""
+    prefill = workload("a", Phase.PREFILL, {"p": ({"L40Sx1": 1}, 100)}, THREE, headroom=0.8)
+    decode = workload(
+        "a", Phase.DECODE, {name: ({"L4x1": 1}, rate) for name, rate in rates.items()}, THREE, headroom=0.8
+    )
+    price = {(R1, "L4x1"): 1.0, (R1, "L40Sx1"): prefill_usd_per_h}
+    return problem([prefill, decode], {"a": 60.0}, price, {(R1, name): 40 for name in THREE}, configs=THREE)
+
+
+def held_to_half_by(*slow: str):
+    """Prefill is safe at 0.5 where any of its KV goes to ``slow`` instances, however many these are; all else at 0.8."""
+
+    def measure(result: AllocationResult) -> dict[str, float]:
+        used = chosen(result)
+        safe = {"a-prefill": 0.5 if used.keys() & {*slow} else 0.8, "a-decode": 0.8}
+        return {name: share for name, share in safe.items() if any(r.workload_id == name for r in result.instances)}
+
+    return measure
+
+
+def test_where_more_receivers_are_in_vain_prefill_is_used_less() -> None:
+    """Eight ``d`` decode 60 req/s at 0.8, and more do not help. Prefill at the 0.5 that it holds takes two: 8 + 2 x 4 USD/h."""
+    settled = settle(kinds_of_decode({"d": 10}, prefill_usd_per_h=4.0), solve, held_to_half_by("d"))
+    assert not settled.short
+    assert chosen(settled.result) == {"p": 2, "d": 8}
+    assert settled.result.objective_usd == pytest.approx(16.0)
+
+
+def test_where_more_receivers_are_in_vain_every_slow_kind_gives_way() -> None:
+    """Prefill holds its share with ``c`` only. 11 ``c`` beside one prefill are 51 USD/h, 8 ``a`` beside two 88."""
+    asked = kinds_of_decode({"a": 10, "b": 9, "c": 7}, prefill_usd_per_h=40.0)
+    settled = settle(asked, solve, held_to_half_by("a", "b"))
+    assert not settled.short
+    assert chosen(settled.result) == {"p": 1, "c": 11}
+
+
+def test_receivers_rise_no_further_than_they_are_safe_at() -> None:
+    """60 req/s: one prefill of 100 holds 0.05 for each ``d``. Eight, used to 0.75, are too few; 12 at 0.5 are enough, and of so
+    many more than 0.5 is not safe: the half of the way back to 0.75 is not tried."""
+
+    def measure(result: AllocationResult) -> dict[str, float]:
+        used = chosen(result)
+        prefill = min(0.8, 0.05 * used.get("d", 20) / used.get("p", 1))
+        safe = {"a-prefill": prefill, "a-decode": 0.8 if used.get("d", 0) < 12 else 0.5}
+        return {name: share for name, share in safe.items() if any(r.workload_id == name for r in result.instances)}
+
+    tried: set[float] = set()
+
+    def solve_noted(asked: AllocationProblem) -> AllocationResult:
+        tried.add(asked.candidates[1].headroom)
+        return solve(asked)
+
+    settled = settle(kinds_of_decode({"d": 10}, prefill_usd_per_h=40.0), solve_noted, measure)
+    assert chosen(settled.result) == {"p": 1, "d": 12}
+    assert not settled.short
+    assert tried == {0.8, 0.5}
