@@ -264,17 +264,20 @@ def _publish(place: Place, document: dict[str, Any], go_on: GoOn) -> bool:
 
 
 def _keep_newest(place: Place, keep: int, go_on: GoOn) -> int:
-    """Delete all but the newest ``keep`` snapshots, then old files that none of the kept names; how many."""
-    documents = sorted(name for name in place.files(SNAPSHOT_FOLDER) if name.endswith(f"/{COPY}"))
-    kept = documents[-keep:]
-    used = {path for name in [*kept, COPY] for path in _named(place, name)}
-    gone = [name for folder in documents[:-keep] for name in (folder, str(PurePosixPath(folder).with_name(SCRIPT)))]
+    """Delete all but the newest ``keep`` snapshots, then old files that none of the kept names; how many files."""
+    described = place.files(SNAPSHOT_FOLDER)
+    documents = sorted(name for name in described if name.endswith(f"/{COPY}"))
+    used = {path for name in [*documents[-keep:], COPY] for path in _named(place, name)}
+    folders = [str(PurePosixPath(name).parent) for name in documents[:-keep]]
+    for folder in folders:
+        go_on()
+        place.delete_folder(folder)
     old = datetime.now(UTC) - _SPARED
-    gone += [name for name, (_, at) in place.files(TABLE_FOLDER).items() if name not in used and at < old]
+    gone = [name for name, (_, at) in place.files(TABLE_FOLDER).items() if name not in used and at < old]
     for name in gone:
         go_on()
         place.delete(name)
-    return len(gone)
+    return len(gone) + sum(str(PurePosixPath(name).parent) in folders for name in described)
 
 
 def _named(place: Place, name: str) -> Iterator[str]:

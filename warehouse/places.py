@@ -61,6 +61,10 @@ class Place(ABC):
     def delete(self, name: str) -> None:
         """Remove a file."""
 
+    @abstractmethod
+    def delete_folder(self, name: str) -> None:
+        """Remove a folder with all that is in it."""
+
 
 def place_of(text: str) -> Place:
     """The place that ``text`` names. Raises PlaceError for what names none."""
@@ -122,6 +126,10 @@ class FolderPlace(Place):
     def delete(self, name: str) -> None:
         """As :meth:`Place.delete`."""
         (self.folder / name).unlink(missing_ok=True)
+
+    def delete_folder(self, name: str) -> None:
+        """As :meth:`Place.delete_folder`."""
+        shutil.rmtree(self.folder / name, ignore_errors=True)
 
     @contextmanager
     def _placed(self, name: str) -> Iterator[Any]:
@@ -193,6 +201,11 @@ class BucketPlace(Place):
                 self._store.delete_file(f"{self._base}/{name}")
             except FileNotFoundError:
                 return
+
+    def delete_folder(self, name: str) -> None:
+        """As :meth:`Place.delete_folder`."""
+        with self._told():
+            self._store.delete_dir(f"{self._base}/{name}")
 
     @contextmanager
     def _told(self) -> Iterator[None]:

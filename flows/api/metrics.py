@@ -14,7 +14,11 @@ from tasks.allocation.plan import Plan
 
 _PLAN = (
     ("coral_plan_version", "Current plan version", lambda plan: plan.plan_version),
-    ("coral_plan_cost_usd_per_hour", "Rent of the current plan", lambda plan: plan.cost_usd_per_h),
+    (
+        "coral_plan_cost_usd_per_hour",
+        "Cost of the current plan: rent, and KV between regions",
+        lambda plan: plan.cost_usd_per_h,
+    ),
     (
         "coral_plan_lower_bound_usd_per_hour",
         "No plan of its library costs less",

@@ -22,9 +22,12 @@ from moto.core import set_initial_no_auth_action_count
 from moto.s3.models import S3Backend
 from moto.server import ThreadedMotoServer
 from pyarrow import fs
+from warehouse_cases import plan, run
 
+from warehouse.connect import Lake
 from warehouse.copies import copy_lake
 from warehouse.places import PlaceError, place_of
+from warehouse.plans import publish_plan
 from warehouse.sql import query
 
 pytestmark = pytest.mark.integration
@@ -102,6 +105,13 @@ def test_a_copy_is_killed_goes_on_and_is_read(
         storage_options={"aws_endpoint_url": variables["AWS_ENDPOINT_URL"], "aws_allow_http": "true"},
     ).collect()
     assert sorted(frame["plan_version"]) == [1, 2]
+
+    with Lake.open(root) as lake:
+        publish_plan(lake, plan(instances=3, cost_usd_per_h=24.0), run("r3"))
+    newer = copy_lake(root, place_of(to), keep=1)
+    assert (newer.is_new, newer.deleted) == (True, 2)  # copy.json and copy.sql of the snapshot before
+    kept = {name.split("/")[3] for name in objects() if "/snapshots/" in name}
+    assert kept == {newer.copy_id}
 
 
 def test_what_a_store_refuses_is_one_line(variables: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from dashboard_cases import dashboard_lake, library_lake
+from dashboard_cases import dashboard_lake
 from warehouse_cases import new_lake, plan, run
 
 from catalogs.errors import CoralError, LakeError
@@ -215,17 +215,14 @@ def test_one_copies_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert not (tmp_path / "to").exists()
 
 
-def test_a_file_that_goes_meanwhile_ends_the_copy_with_a_line(tmp_path: Path) -> None:
-    with library_lake(tmp_path / "lake"):
-        pass
-
+def test_a_file_that_goes_meanwhile_ends_the_copy_with_a_line(root: Path, tmp_path: Path) -> None:
     def remove() -> None:
-        for path in (tmp_path / "lake/shards").rglob("*.parquet"):
+        for path in (root / "shards").rglob("*.parquet"):
             path.unlink(missing_ok=True)
 
     with pytest.raises(LakeError, match="deleted while it was copied"):
-        copy_lake(tmp_path / "lake", place_of(str(tmp_path / "to")), go_on=remove)
-    assert not (tmp_path / "to/copy.json").exists()
+        copy_lake(root, place_of(str(tmp_path / "other")), go_on=remove)
+    assert not (tmp_path / "other/copy.json").exists()
 
 
 @pytest.mark.parametrize(
