@@ -49,7 +49,7 @@ def how_to_offer(name_or_path: str | Path, gpus: Sequence[str]) -> str:
     """What to change in the scenario's file so that it offers ``gpus``: the filters of its offers that leave them out."""
     base = load_scenario(name_or_path)
     filters = base.scenario.offers
-    names = [base.catalog.gpu_names.encode(gpu, scope="skypilot") for gpu in dict.fromkeys(gpus)]
+    names = list(dict.fromkeys(base.catalog.gpu_names.encode(gpu, scope="skypilot") for gpu in gpus))
     excluded = {base.catalog.gpu_names.encode(gpu, scope="skypilot") for gpu in filters.exclude_gpus} & {*names}
     its = "its" if len(names) == 1 else "their"
     steps = [

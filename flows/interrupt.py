@@ -18,7 +18,8 @@ _SEEN = threading.Event()
 
 
 def was_interrupted() -> bool:
-    """Whether Ctrl-C was pressed since :func:`notice_interrupts`, whatever became of it."""
+    """Whether Ctrl-C rose since :func:`notice_interrupts`, whatever became of it. One that was put off cuts nothing short: what
+    fails after it is a bug."""
     return _SEEN.is_set()
 
 
@@ -46,9 +47,8 @@ def interrupt_sets(event: threading.Event, *others: signal.Signals) -> Iterator[
         return
 
     def handle(signum: int, frame: FrameType | None) -> None:
-        if signum == signal.SIGINT:
-            _SEEN.set()
         if event.is_set():
+            _SEEN.set()
             raise KeyboardInterrupt
         event.set()
 

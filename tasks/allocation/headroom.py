@@ -75,7 +75,7 @@ def settle(problem: AllocationProblem, solve: Solve, measure: Measure, limits: S
     if fresh.has_added:
         # They may be too slow in any number, or others come cheaper: the freedom to add must not make an answer worse.
         other = _Search(alone, solve, measure, limits, adds_receivers=False)
-        found = other.best_from(start)
+        found = other.best_from(start, best)
         if _rank(found) < _rank(best):
             best, fresh = found, other
     now = fresh.of(problem)
@@ -142,16 +142,16 @@ class _Search:
         safe = self._measure(self._solve(self._problem))
         return {c.workload_id: max(c.headroom, safe.get(c.workload_id, 0.0)) for c in self._problem.candidates}
 
-    def best_from(self, share: Mapping[str, float]) -> Settled:
-        """The best choice found from ``share`` on, with shares that only fall in the end where none keeps them."""
-        best = self.follow(share)
+    def best_from(self, share: Mapping[str, float], best: Settled | None = None) -> Settled:
+        """The best of ``best`` and the choices from ``share`` on, with shares that only fall in the end where none keeps them."""
+        best = self.follow(share, best)
         if best.short or (best.set_aside and _misses_demand(best)):
             best = min(best, self.lower(best), key=_rank)
         return best
 
-    def follow(self, share: Mapping[str, float]) -> Settled:
-        """Choices from ``share`` on; the best of them."""
-        best, done = None, set[str]()
+    def follow(self, share: Mapping[str, float], best: Settled | None = None) -> Settled:
+        """Choices from ``share`` on, as long as they may beat ``best``; the best of all."""
+        done = set[str]()
         for number in range(self._limits.most_rounds):
             out = self.set_aside(share)
             asked = repr((sorted(share.items()), sorted((name, sorted(gone)) for name, gone in out.items())))

@@ -60,7 +60,7 @@ def test_it_passes_a_list_of_gpus_left_out_and_of_configurations(tmp_path: Path)
 def test_what_to_change_to_plan_with_a_gpu_goes_by_what_leaves_it_out(tmp_path: Path, filters: str, steps: str) -> None:
     """`include_gpus: [T4]` in a scenario without that key would leave out all others."""
     path = small(tmp_path, "include_gpus: [L40S, L4, A10G]", filters)
-    assert how_to_offer(path, ["T4", "H200", "T4"]) == steps
+    assert how_to_offer(path, ["T4", "H200", "H200-SXM"]) == steps
 
 
 def test_what_cannot_be_added_is_told(tmp_path: Path) -> None:

@@ -56,3 +56,17 @@ def test_what_a_library_makes_of_ctrl_c_is_no_bug(
         return
     assert cli.main() == 130
     assert "interrupted: what was published is untouched" in capsys.readouterr().err
+
+
+def test_a_bug_after_a_ctrl_c_that_was_put_off_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A search ends with the best plan so far, and the check of that plan fails."""
+
+    def fails(**_: object) -> None:
+        with interrupt_sets(threading.Event()):
+            signal.raise_signal(signal.SIGINT)
+        raise RuntimeError("the solver's answer fails the independent check")
+
+    monkeypatch.setattr(sys, "argv", ["coral", "plan"])
+    monkeypatch.setattr(cli, "app", fails)
+    with pytest.raises(RuntimeError, match="independent check"):
+        cli.main()
