@@ -29,7 +29,8 @@ from flows.build import build_library, registered_library
 from flows.headroom import STREAM_REQUESTS, SimulatedHeadroom
 from flows.planning_inputs import planning_inputs
 from flows.settings import BuildSettings, SilentProgress
-from tasks.allocation.headroom import SearchLimits, Settled, settle
+from tasks.allocation.headroom import settle
+from tasks.allocation.share_search import SearchLimits, Settled
 from tasks.allocation.shares import uses
 from tasks.simulation.engine import simulate
 from tasks.simulation.headroom import WARM_UP_SHARE, RequestsAt, poisson_at

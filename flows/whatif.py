@@ -20,8 +20,8 @@ from flows.planning_inputs import PlanningInputs, planning_inputs
 from flows.running import what_runs
 from flows.settings import BuildSettings, Progress, progress_stage
 from flows.whatif_changes import Changed, WhatIf, apply_changes
-from tasks.allocation.headroom import LEAST
 from tasks.allocation.plan import Plan, PlanBaselines
+from tasks.allocation.share_search import LEAST
 from tasks.allocation.shares import uses, with_headroom, without_templates
 from tasks.allocation.types import AllocationResult
 

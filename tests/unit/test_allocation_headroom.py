@@ -10,7 +10,8 @@ from allocation_cases import R1, problem, workload
 
 from catalogs.types import Phase
 from tasks.allocation.covers.solver import solve_covers
-from tasks.allocation.headroom import SearchLimits, settle
+from tasks.allocation.headroom import settle
+from tasks.allocation.share_search import SearchLimits
 from tasks.allocation.shares import uses, with_headroom, without_templates
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits
 
