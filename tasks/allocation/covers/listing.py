@@ -94,7 +94,8 @@ def choose_listed(
         bounds_if_used(columns, models, prices, dual_value(problem, duals), _SIZE),
         bound,
     )
-    search = Search(lister, np.zeros(len(models)), np.zeros(len(models)), limits, clock)
+    none = np.zeros(len(models))
+    search = Search(lister, none, none.copy(), none > 0, limits, clock)
     excess = np.full(len(models), _FIRST * abs(bound))
     for _ in range(_ROUNDS):
         if best.counts is not None:
@@ -120,11 +121,13 @@ def choose_listed(
 
 @dataclass(slots=True)
 class Search:
-    """How far each model is listed (its excess), and ``beside``: the least excess of all other models together, by model."""
+    """How far each model is listed (its excess), and ``beside``: the least excess of all other models together, by model;
+    ``settled``: where wider lists would not raise that."""
 
     lister: Lister
     listed: Floats
     beside: Floats
+    settled: NDArray[np.bool_]
     limits: SolveLimits
     clock: Clock
 
@@ -147,15 +150,16 @@ class Search:
 
     def look_beside(self, lists: list[Sets]) -> None:
         """What all models but one cost at least above their bound, since they must fit together: so much less is left to
-        that one."""
-        for m in range(len(lists) if len(lists) > 1 else 0):
+        that one. Where they cost less than any cover not listed, no list changes it."""
+        for m in np.flatnonzero(~self.settled).tolist() if len(lists) > 1 else ():
             rest = [sets for other, sets in enumerate(lists) if other != m]
             parts = [part for other, part in enumerate(self.lister.parts) if other != m]
             above = np.concatenate([sets.cost - part for sets, part in zip(rest, parts, strict=True)])
             offers = _offers(self.lister.problem, rest, np.maximum(above, 0.0))
             choice = choose(self.lister.problem, offers, len(rest), self.limits, self.clock, _WORK)
-            least = min(choice.bound, float(np.delete(self.listed, m).min()))
-            self.beside[m] = max(self.beside[m], least)
+            others = float(np.delete(self.listed, m).min())
+            self.beside[m] = max(self.beside[m], min(choice.bound, others))
+            self.settled[m] = choice.rows is not None and choice.bound < others
 
 
 def _offers(problem: AllocationProblem, lists: list[Sets], cost: Floats) -> Offers:
