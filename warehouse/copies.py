@@ -72,17 +72,19 @@ class _File:
 def copy_lake(root: Path, place: Place, *, keep: int | None = None, go_on: GoOn = lambda: None) -> Copied:
     """Copy the newest snapshot of the lake in ``root`` to ``place``; ``keep``: delete all but so many snapshots there.
 
-    Raises LakeError (no lake, a file that was deleted meanwhile, another copy under way) and PlaceError: readers then still
-    see the snapshot before, and what was sent stays and is not sent again.
+    Raises LakeError (no lake, a file that was deleted meanwhile, another copy under way) and PlaceError (a place that cannot be
+    used, or holds a newer snapshot): readers then still see the snapshot before, and what was sent stays and is not sent again.
     """
     _check_place(root, place)
     with Lake.open(root, read_only=True) as lake:
-        lake_id, snapshot = _lake_id(lake), lake.snapshot()
+        lake_id = _lake_id(lake)
     # Where the lake is only read nothing can be locked: a copy of an older snapshot never takes a newer one's place.
     lock = copy_lock(root) if os.access(root, os.W_OK) else nullcontext()
     with lock, tempfile.TemporaryDirectory(prefix="coral-copy-") as scratch:
+        with Lake.open(root, read_only=True) as lake:  # once the lock is held: another may have copied more meanwhile
+            snapshot = lake.snapshot()
         there = place.files(TABLE_FOLDER)
-        _check_owner(place, lake_id)
+        _newest_at(place, lake_id, snapshot)  # before anything is sent
         with _at(root, snapshot) as connection, lake_errors(root):
             connection.execute("BEGIN")  # the catalog is read once, not for every table
             tables = {table.name: _files_of(connection, root, table, Path(scratch)) for table in TABLES.values()}
@@ -122,19 +124,29 @@ def _lake_id(lake: Lake) -> str:
     return str(row[0])
 
 
-def _check_owner(place: Place, lake_id: str) -> None:
-    """Raise PlaceError where the place holds a copy of another lake, or something else under that name."""
+def _newest_at(place: Place, lake_id: str, snapshot: int) -> str:
+    """``copy_id`` of what readers begin with at the place; '' where there is no copy yet.
+
+    Raises PlaceError where that is of another lake or of a newer snapshot than ``snapshot``, or no copy's.
+    """
     content = place.read(COPY)
     if content is None:
-        return
+        return ""
     try:
-        owner = json.loads(content)["lake_id"]
+        before = json.loads(content)
+        copy_id, owner, newest = before["copy_id"], before["lake_id"], int(before["snapshot"])
     except (ValueError, KeyError, TypeError) as error:
         raise PlaceError(
             f"{place.address}/{COPY} is no copy's", remedy="remove it, or name another place with --to"
         ) from error
     if owner != lake_id:
         raise PlaceError(f"{place.address} holds a copy of another lake", remedy="name another place with --to")
+    if newest > snapshot:
+        raise PlaceError(
+            f"{place.address} holds snapshot {newest}, and the newest of the lake is {snapshot}",
+            remedy="leave it if another machine copies this lake; name another place with --to if it is restored from a backup",
+        )
+    return str(copy_id)
 
 
 # ---- the files of a snapshot --------------------------------------------------------------------------------------------
@@ -252,9 +264,8 @@ def _send(root: Path, place: Place, files: list[_File], go_on: GoOn) -> None:
 
 
 def _publish(place: Place, document: dict[str, Any], go_on: GoOn) -> bool:
-    """Write what readers begin with, unless it is there; whether it was not. Of an older snapshot nothing is written."""
-    before = json.loads(place.read(COPY) or b"{}")
-    if before.get("copy_id") == document["copy_id"] or before.get("snapshot", -1) > document["snapshot"]:
+    """Write what readers begin with, unless it is there; whether it was not."""
+    if _newest_at(place, document["lake_id"], document["snapshot"]) == document["copy_id"]:
         return False
     for folder in (f"{SNAPSHOT_FOLDER}/{document['copy_id']}/", ""):
         go_on()

@@ -1,6 +1,7 @@
 """Places a copy of a lake is kept at: a folder, or a bucket of an object store (S3 and what speaks like it, GCS).
 
-Each puts a file there whole or not at all: a folder by renaming, a bucket because an object appears once it is complete.
+A folder gets a file whole or not at all, by renaming; a bucket gets an object once it is closed, one of another size where
+sending failed: who reads names from a list that is written last never meets it.
 Credentials are those of the environment, as the stores' own clients take them; an address that holds any is refused, unseen.
 """
 

@@ -202,6 +202,19 @@ def test_a_place_has_copies_of_one_lake_and_is_none(root: Path, to: Path, tmp_pa
         copy_lake(root, place_of(str(to)))
 
 
+def test_an_older_snapshot_takes_no_newer_ones_place(root: Path, to: Path, tmp_path: Path) -> None:
+    """As of a lake restored from a backup: said to be there already, it was never copied."""
+    older = shutil.copytree(root, tmp_path / "older")
+    with Lake.open(root) as lake:
+        publish_plan(lake, plan(instances=4, cost_usd_per_h=32.0), run("r4"))
+    newer = copy_lake(root, place_of(str(to)))
+    before = set(to.rglob("*"))
+    with pytest.raises(PlaceError, match=f"holds snapshot {newer.snapshot}, and the newest of the lake is"):
+        copy_lake(older, place_of(str(to)))
+    assert set(to.rglob("*")) == before
+    check_equal(root, to)
+
+
 def test_a_folder_that_cannot_be_made_is_said_to_be_that(root: Path) -> None:
     with pytest.raises(PlaceError, match=r"/proc/x/tables/\w+ cannot be made"):
         copy_lake(root, place_of("/proc/x"))
