@@ -50,12 +50,22 @@ def with_discounts(offers: Iterable[Offer], discount_pct: Mapping[str, float]) -
         replace(
             offer,
             price_usd_per_h=offer.price_usd_per_h * (1 - discount_pct[offer.provider] / 100),
-            source=f"{offer.source}; less {discount_pct[offer.provider]:g} %",
+            source=offer.source + _less(discount_pct[offer.provider]),
         )
         if discount_pct.get(offer.provider)
         else offer
         for offer in offers
     ]
+
+
+def _less(pct: float) -> str:
+    return f"; less {pct:g} %"
+
+
+def is_discounted(offer: Offer, discount_pct: Mapping[str, float]) -> bool:
+    """Whether :func:`with_discounts` took something off: not from own prices, nor from a feed of what is paid."""
+    pct = discount_pct.get(offer.provider, 0)
+    return pct > 0 and offer.source.endswith(_less(pct))
 
 
 def by_price(offers: Iterable[Offer]) -> tuple[Offer, ...]:

@@ -173,6 +173,13 @@ def _unreadable(label: str, reason: str, remedy: str) -> Table:
 def _header_findings(label: str, header: Sequence[str], schema: Schema, takes_columns: bool) -> list[Finding]:
     known = schema.by_name
     missing = [c for c in schema.columns if c.required != "no" and c.name not in header]
+    for sign, text in ((";", "semicolons"), ("\t", "tabs")):
+        if len(header) == 1 and sign in header[0]:
+            return [Finding(label, 0, "", "", f"columns are separated by {text}", "separate them by commas")]
+    is_odd = bool(missing) or (not takes_columns and not set(header) <= set(known))
+    if is_odd and (other := _other_table(header, schema)):
+        wanted = ",".join(c.name for c in schema.columns if c.required != "no")
+        return [Finding(label, 0, "", "", f"has the columns of {other}", f"give a file with the columns {wanted}")]
     findings, renamed = [], set()
     for name in dict.fromkeys(header):
         if header.count(name) > 1:
@@ -180,7 +187,7 @@ def _header_findings(label: str, header: Sequence[str], schema: Schema, takes_co
         if name not in known and not takes_columns:
             near = close_matches(name, [c.name for c in missing] or known, n=1)
             renamed |= set(near)
-            remedy = f"rename it to {near[0]}" if near else "remove it; known columns: " + ", ".join(known)
+            remedy = _renaming(name, known[near[0]]) if near else "remove it; known columns: " + ", ".join(known)
             findings.append(Finding(label, 0, name, "", "unknown column", remedy))
     findings += [
         Finding(label, 0, c.name, "", "the column is missing", f"add it: {c.wants} ({c.description})")
@@ -188,6 +195,27 @@ def _header_findings(label: str, header: Sequence[str], schema: Schema, takes_co
         if c.name not in renamed  # one slip is one fault
     ]
     return findings
+
+
+def _renaming(name: str, column: Column) -> str:
+    """A column that is named after another unit (``price_eur_per_h``) must not take over its values."""
+    says_more = not set(name.lower().split("_")) <= set(column.name.split("_"))
+    unit = f" if its values are in {column.unit}, else convert them too" if column.unit and says_more else ""
+    return f"rename it to {column.name}{unit}"
+
+
+# What the feeds are called where a file of one is given for another.
+_FEEDS = {"own_offers": "prices", "availability": "availability", "demand": "demand", "fleet_state": "fleet state"}
+
+
+def _other_table(header: Sequence[str], schema: Schema) -> str:
+    """The feed of which ``header`` is a whole heading; blank where there is none."""
+    for table, feed in _FEEDS.items():
+        columns = schema_of(table).columns
+        needed = {column.name for column in columns if column.required != "no"}
+        if table != schema.table and needed <= set(header) <= {column.name for column in columns}:
+            return feed
+    return ""
 
 
 @dataclass

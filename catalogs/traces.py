@@ -106,6 +106,12 @@ def trace_path(name_or_path: str | Path) -> Path:
     raise UnknownNameError("trace", name, _SHARED)
 
 
+def is_trace_heading(names: Iterable[str]) -> bool:
+    """Whether a CSV or Parquet file of these columns is meant as a trace, sound or not: one of them is a trace's alone."""
+    known = {*_AZURE, *_BURST_GPT, *_OWN} - {"timestamp"}
+    return any(name.strip().lower() in known for name in names)
+
+
 def read_trace(path: str | Path) -> Trace:
     """Reads a trace by its own columns: Azure or BurstGPT CSV, Mooncake JSON lines, or Parquet with ``input_tokens``,
     ``output_tokens`` and, where known, ``timestamp_s``. This own form (also as CSV) may name a ``model`` per row; BurstGPT's

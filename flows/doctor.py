@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LITTLE_ROOM_BYTES = 2 << 30
 NO_ROOM_BYTES = 200 << 20
 _MOST_NAMED = 5
+# How far the clock of who hands in a feed may be ahead of ours.
+_CLOCKS = timedelta(minutes=5)
 
 
 class Status(StrEnum):
@@ -135,8 +137,12 @@ def _feeds(lake: Lake, now: datetime, scenarios: Mapping[str, Scenario]) -> Iter
         age = now - feed.observed_at
         name = f"{feed.kind} of {feed.scenario_id}"
         limit = allowed_age(scenarios.get(feed.scenario_id), feed.kind)
-        found = f"tells of {span(age)} ago"
-        if age > limit:
+        is_ahead = age < timedelta()
+        found = f"tells of {span(-age)} from now" if is_ahead else f"tells of {span(age)} ago"
+        if is_ahead and -age > _CLOCKS and feed.kind != "demand":  # demand may be told of what is to come
+            remedy = "check this machine's clock: what was seen cannot be still to come, and does not count till then"
+            yield Check("feeds", name, Status.WARNING, found, remedy)
+        elif age > limit:
             remedy = f"take in a newer file: `coral ingest {feed.kind} FILE`; at most {span(limit)} are allowed"
             yield Check("feeds", name, Status.STALE, found, remedy)
         else:
@@ -151,6 +157,10 @@ def _runs(lake: Lake, now: datetime) -> Iterator[Check]:
         found = f"last run {run.outcome} {span(now - run.started_at)} ago" + (f": {run.note}" if run.note else "")
         if run.outcome == "failed":
             yield Check("runs", name, Status.WARNING, found, "the last plan stays current; mend what it names")
+        elif run.outcome.startswith("held") and run.outcome != "held_for_approval":
+            yield Check(
+                "runs", name, Status.STALE, found, "the last plan stays current; take in what is missing or old"
+            )
         elif run.outcome.startswith("held"):
             yield Check("runs", name, Status.STALE, found, "the last plan stays current; see `coral plans list`")
         else:

@@ -15,9 +15,12 @@ from flows.ingest import IngestRequest, Reading
 from warehouse.ingest import FeedContent, FleetObservation
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from catalogs.scenario import LoadedScenario
     from catalogs.traces import Trace
     from warehouse.connect import Lake
+
 
 _TABLE_COLUMNS = {"window_start", "demand_req_per_s"}
 
@@ -35,6 +38,13 @@ def _refuse_future(what: str, observed_at: datetime, now: datetime) -> None:
         )
 
 
+def _require_rows(file: Path, rows_seen: int) -> None:
+    """A file of a heading alone is a broken export: it says nothing, not that there is nothing. Raises InputError."""
+    if not rows_seen:
+        remedy = "give at least one row; what was known stays"
+        raise InputError([Finding(file.name, 0, "", "", "has no row", remedy)])
+
+
 def read_prices(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now: datetime) -> Reading:
     """Prices as of the moment asked for, else when the file was written; judged against the last ones in the lake."""
     from catalogs.price_checks import judge_prices
@@ -46,13 +56,14 @@ def read_prices(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
     observed_at = min(observed_at, now)  # another machine's clock may be ahead of ours by a little
     last = price_snapshots(lake, loaded.scenario.id)
     read = read_price_file(request.file, loaded.catalog, request.provider, observed_at, now)
+    _require_rows(request.file, read.rows_seen)
     judged = judge_prices(read, last, loaded.catalog, observed_at, is_confirmed=request.is_confirmed)
     rejects = (*read.rejects, *judged.rejects)
     rejected = _rows_of(read.rejects) | judged.rejected_rows
     regions = {row.price.offer.region for row in read.rows}
     notes = list(read.notes)
     used = [region for region in loaded.scenario.offers.regions if region in regions]
-    if not used:
+    if regions and not used:
         notes.append(f"none of its regions is one of the scenario's ({', '.join(loaded.scenario.offers.regions)})")
     if loaded.scenario.offers.feed is None:
         notes.append("the scenario does not use them: set offers.feed: lake")
@@ -82,6 +93,7 @@ def read_availability(request: IngestRequest, loaded: LoadedScenario, lake: Lake
     from catalogs.state_feeds import read_availability_file
 
     read = read_availability_file(request.file, loaded.catalog, *_names(loaded), now)
+    _require_rows(request.file, read.rows_seen)
     notes = [] if loaded.scenario.availability.feed else ["the scenario does not use it: set availability.feed: lake"]
     unknown = sum(row.nodes is None for row in read.rows)
     if unknown:
@@ -114,6 +126,9 @@ def read_demand(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
         notes.append(
             f"{counted(unknown, 'window says', 'windows say')} that the demand is unknown: the last plan is held there"
         )
+    served = {demand.model for demand in loaded.model_demands}
+    if others := sorted({row.model for row in reading.content.demand} - served):
+        notes.append(f"the scenario does not serve {', '.join(others)}: kept, not used")
     notes += _drift(loaded, reading.content.demand)
     options = (str(minutes), request.model or "", request.start.isoformat() if request.start else "")
     return Reading(
@@ -130,11 +145,13 @@ def read_demand(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
 
 def _is_table(request: IngestRequest) -> bool:
     from catalogs.tables import column_names
+    from catalogs.traces import is_trace_heading
 
     if request.file.suffix.lower() in {".jsonl", ".json"}:
         return False
     try:
-        return bool(_TABLE_COLUMNS & set(column_names(request.file)))
+        columns = set(column_names(request.file))
+        return bool(_TABLE_COLUMNS & columns) or not is_trace_heading(columns)
     except UnreadableError as error:
         raise InputError([Finding(request.file.name, 0, "", "", error.reason, error.remedy)]) from None
 
@@ -144,6 +161,7 @@ def _demand_table(request: IngestRequest, loaded: LoadedScenario, window: timede
 
     served = [demand.model for demand in loaded.model_demands]
     read = read_demand_file(request.file, loaded.catalog, served, window)
+    _require_rows(request.file, read.rows_seen)
     rejects = read.rejects
     return Reading(
         FeedContent(demand=read.rows),
@@ -245,6 +263,7 @@ def _drift(loaded: LoadedScenario, windows: Iterable[DemandObservation]) -> list
 def read_fleet(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now: datetime) -> Reading:
     """All machines that ran at a moment; of a heading alone, that none did."""
     from catalogs.state_feeds import read_fleet_file
+    from catalogs.tables import column_names
 
     read, at = read_fleet_file(request.file, loaded.catalog, *_names(loaded), now)
     held: tuple[Finding, ...] = ()
@@ -261,6 +280,8 @@ def read_fleet(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now: 
         else:
             held = (Finding(request.file.name, 0, "", "", reason, remedy),)
     notes = []
+    if observations and not {"template_id", "failed_nodes"} & set(column_names(request.file)):
+        notes.append("its columns are those of availability: make sure that it tells what runs, not what can be had")
     if read.rejects and observations:
         notes.append("the fleet may be larger than it looks: rows were set aside")
     return Reading(

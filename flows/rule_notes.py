@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from catalogs.offers import is_discounted
 from catalogs.types import Market
 from catalogs.wording import counted
 from tasks.allocation.plan import PlanWarning
@@ -111,6 +112,10 @@ def _quotas(loaded: LoadedScenario, plan: Plan) -> str:
 
 
 def _discounts(loaded: LoadedScenario, plan: Plan) -> str:
-    providers = {row.region.split("/")[0] for row in plan.offers}
-    cut = {name: pct for name, pct in loaded.scenario.offers.discount_pct.items() if pct > 0 and name in providers}
-    return "prices are list prices less " + ", ".join(f"{pct:g} % ({name})" for name, pct in cut.items()) if cut else ""
+    rented, discounts = {row.offer_id for row in plan.offers}, loaded.scenario.offers.discount_pct
+    offers = [offer for offer in loaded.offers if offer.offer_id in rented]
+    less = sorted({offer.provider for offer in offers if is_discounted(offer, discounts)})
+    own = sum(not is_discounted(offer, discounts) for offer in offers if offer.provider in less)
+    cut = ", ".join(f"{discounts[name]:g} % ({name})" for name in less)
+    but = f"; {counted(own, 'price is your own and takes', 'prices are your own and take')} none" if own else ""
+    return f"prices are list prices less {cut}{but}" if cut else ""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tasks.allocation.watch import Alarm, AlarmKind, Watched
+from tasks.allocation.watch import Alarm, AlarmKind, Watched, approval_alarm
 from warehouse.connect import Lake
 from warehouse.plan_states import open_proposals
 from warehouse.read import current_plan
@@ -80,14 +80,23 @@ def _news(
 
 
 def list_alerts(lake: Lake, scenario_id: str | None = None, *, history: bool = False) -> list[AlertEvent]:
-    """Open alerts of a scenario (None: of all), oldest first; with ``history`` every event."""
+    """Open alerts of a scenario (None: of all), oldest first; with ``history`` every event, as it was told."""
     source = "main.alert_events" if history else "main.alerts"
     rows = lake.connection.execute(
         f"SELECT {_EVENT} FROM {source} WHERE (? IS NULL OR scenario_id = ?) {'' if history else 'AND is_open'} "  # noqa: S608
         "ORDER BY sequence",
         [scenario_id, scenario_id],
     ).fetchall()
-    return [AlertEvent(*row) for row in rows]
+    events = [AlertEvent(*row) for row in rows]
+    return events if history else [_as_it_is_now(lake, event) for event in events]
+
+
+def _as_it_is_now(lake: Lake, event: AlertEvent) -> AlertEvent:
+    """A proposal that another one replaced, or that a person decided on, can be approved no more: its alert must not say so."""
+    if event.kind != AlarmKind.APPROVAL.value:
+        return event
+    alarm = approval_alarm(_proposal(lake, event.scenario_id))
+    return replace(event, text=alarm.text if alarm else "nothing waits any more: the next check clears this")
 
 
 def claim_undelivered(lake: Lake, now: datetime) -> list[AlertEvent]:

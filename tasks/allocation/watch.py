@@ -90,6 +90,13 @@ def _of_runs(seen: Watched, policy: PolicySection, max_age_s: Mapping[str, float
             yield Alarm(AlarmKind.STALE_INPUT, name, f"{name} are older than {limit_s / 3600:g} hours")
     if seen.last_outcome == "failed":
         yield Alarm(AlarmKind.FAILED_RUN, "", f"the last run failed: {seen.last_note}"[:300])
-    if seen.proposal is not None:
-        version, why = seen.proposal
-        yield Alarm(AlarmKind.APPROVAL, "", f"version {version} waits for `coral plans approve {version}`: {why}")
+    if approval := approval_alarm(seen.proposal):
+        yield approval
+
+
+def approval_alarm(proposal: tuple[int, str] | None) -> Alarm | None:
+    """That a proposal (version, why it waits) asks for a person; None without one."""
+    if proposal is None:
+        return None
+    version, why = proposal
+    return Alarm(AlarmKind.APPROVAL, "", f"version {version} waits for `coral plans approve {version}`: {why}")

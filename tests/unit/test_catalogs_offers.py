@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import date, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,6 +21,7 @@ from catalogs.offers import (
     with_discounts,
 )
 from catalogs.types import Market, Offer
+from flows.rule_notes import _discounts
 
 DAY = date(2025, 5, 1)
 
@@ -137,3 +141,23 @@ def test_of_neighbours_a_providers_own_region_comes_first() -> None:
 def test_neither_spot_nor_derived_prices_are_a_basis_and_nothing_comes_of_nothing() -> None:
     assert derive([offer(1, market=Market.SPOT, region="aws/ohio")], ["aws/ohio"]) == {}
     assert derive([offer(1, region="aws/ohio")], ["aws/ohio"], gpu="H100-SXM") == {}
+
+
+@pytest.mark.parametrize(
+    ("rented", "said"),
+    [
+        (["own"], ""),
+        (["list"], "prices are list prices less 12 % (aws)"),
+        (["list", "own"], "prices are list prices less 12 % (aws); 1 price is your own and takes none"),
+        (["list", "gcp"], "prices are list prices less 12 % (aws)"),
+    ],
+)
+def test_a_discount_is_told_of_the_prices_it_came_off(rented: list[str], said: str) -> None:
+    discounts = {"aws": 12.0, "gcp": 0.0}
+    listed, gcp = with_discounts([offer(10), offer(10, region="gcp/a")], discounts)
+    offers = [replace(listed, offer_id="list"), replace(offer(9), offer_id="own"), replace(gcp, offer_id="gcp")]
+    loaded: Any = SimpleNamespace(
+        offers=offers, scenario=SimpleNamespace(offers=SimpleNamespace(discount_pct=discounts))
+    )
+    plan: Any = SimpleNamespace(offers=[SimpleNamespace(offer_id=name) for name in rented])
+    assert _discounts(loaded, plan) == said

@@ -172,6 +172,38 @@ def test_misnamed_column_is_matched_with_the_missing_one() -> None:
     assert (finding.column, finding.remedy) == ("price", "rename it to price_usd_per_h")
 
 
+@pytest.mark.parametrize(
+    ("table", "right", "wrong", "unit"),
+    [
+        ("own_offers", "price_usd_per_h", "price_eur_per_h", "USD/h"),
+        ("demand", "demand_req_per_s", "demand_req_per_h", "req/s"),
+    ],
+)
+def test_a_column_in_another_unit_is_not_to_be_renamed_as_it_is(table: str, right: str, wrong: str, unit: str) -> None:
+    row = sound_row(table)
+    row[wrong] = row.pop(right)
+    (finding,) = read(table, row).file_findings
+    assert finding.remedy == f"rename it to {right} if its values are in {unit}, else convert them too"
+
+
+@pytest.mark.parametrize("given", ["own_offers", "availability", "demand", "fleet_state"])
+@pytest.mark.parametrize("wanted", ["own_offers", "availability", "demand", "fleet_state"])
+def test_a_file_of_another_feed_is_one_fault(given: str, wanted: str) -> None:
+    names = [column.name for column in schema_of(given).columns]
+    findings = parse_table(",".join(names) + "\n", wanted).file_findings
+    # A fleet without templates and failed launches looks just like what can be had; `coral ingest fleet` says so.
+    is_sound = given == wanted or (given, wanted) == ("availability", "fleet_state")
+    said = {"own_offers": "prices", "fleet_state": "fleet state"}.get(given, given)
+    assert [f.reason for f in findings] == ([] if is_sound else [f"has the columns of {said}"])
+
+
+@pytest.mark.parametrize(("sign", "text"), [(";", "semicolons"), ("\t", "tabs")])
+def test_other_separators_are_one_fault(sign: str, text: str) -> None:
+    names = [column.name for column in schema_of("demand").columns]
+    (finding,) = parse_table(sign.join(names) + "\n" + sign.join("x" * len(names)) + "\n", "demand").findings
+    assert (finding.reason, finding.remedy) == (f"columns are separated by {text}", "separate them by commas")
+
+
 @pytest.mark.parametrize("table", [t for t in schema_names() if schema_of(t).key])
 def test_a_missing_key_column_makes_no_duplicates(table: str) -> None:
     """Rows that only that column told apart."""

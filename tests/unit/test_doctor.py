@@ -96,6 +96,9 @@ def test_leftovers_and_runs_of_a_lake_are_told(tmp_path: Path) -> None:
         ("prices", timedelta(hours=47), Status.OK),
         ("prices", timedelta(hours=49), Status.STALE),
         ("fleet", timedelta(minutes=121), Status.STALE),
+        ("fleet", -timedelta(minutes=4), Status.OK),  # another machine's clock
+        ("fleet", -timedelta(minutes=6), Status.WARNING),  # this machine's clock was set back
+        ("demand", -timedelta(hours=6), Status.OK),  # what is expected
     ],
 )
 def test_a_feed_is_stale_when_older_than_its_scenario_allows(
@@ -106,6 +109,7 @@ def test_a_feed_is_stale_when_older_than_its_scenario_allows(
     monkeypatch.setattr(health, "feed_ages", lambda _: [health.FeedAge("mine", kind, NOW - age)])
     [check] = list(doctor._feeds(SimpleNamespace(), NOW, {}))
     assert (check.name, check.status) == (f"{kind} of mine", status)
+    assert ("from now" in check.found, "-" in check.found) == (age < timedelta(), False)
 
 
 def test_other_versions_than_tested_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,6 +134,22 @@ def test_each_alert_fires_once_and_clears_once(
     assert not any(CANARY.encode() in content for content in files)
 
 
+def test_an_open_alert_names_the_proposal_that_can_be_approved(lake: Lake) -> None:
+    """One alert for proposals that replace each other; what a person reads must work as it stands."""
+    publish_plan(lake, plan(), run("r1"))
+    for number in (4, 5):
+        publish_plan(lake, plan(instances=number), run(f"r{number}", base=1), guards=("cost rises",))
+        if number == 4:
+            check_alerts(lake, SCENARIO, NOW, QUICK)
+    said = {e.kind: e.text for e in list_alerts(lake)}
+    assert said["approval"].startswith("version 3 waits for `coral plans approve 3`")
+    approve_plan(lake, "core", 3, by="ann")
+    said = {e.kind: e.text for e in list_alerts(lake)}
+    assert said["approval"] == "nothing waits any more: the next check clears this"
+    told = [(e.event, e.text) for e in list_alerts(lake, history=True) if e.kind == "approval"]
+    assert told == [("fired", "version 2 waits for `coral plans approve 2`: cost rises")]
+
+
 def test_a_dead_webhook_is_told_later_in_order_and_only_of_news(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     publish_plan(lake, plan(), run("r1"))
     now = datetime.now(UTC)
