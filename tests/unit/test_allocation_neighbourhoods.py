@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from allocation_cases import random_problem, ruled_problem
+from allocation_cases import R1, problem, random_problem, ruled_problem, workload
 
+from catalogs.types import Phase
 from tasks.allocation.checker import check_result
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns, make_columns
@@ -32,14 +33,14 @@ def counts_of(p: AllocationProblem, columns: Columns, result: AllocationResult) 
     )
 
 
-def searched(p: AllocationProblem, columns: Columns, start: np.ndarray) -> GoalOutcome:
+def searched(p: AllocationProblem, columns: Columns, start: np.ndarray, limits: SolveLimits = EXACT) -> GoalOutcome:
     models = model_blocks(p, columns, 1.0)
     found = generate(p, columns, models, GRID, EXACT, Clock(EXACT))
     bound, parts = joint_bound(p, models, found.duals, GRID)
     prices = dual_prices(p, found.duals.supply, found.duals.budget, found.duals.quota)
     if_used = bounds_if_used(columns, models, prices, dual_value(p, found.duals), GRID.size)
     best = GoalOutcome(MipStatus.LIMIT, start, objective_usd(p, columns, start), bound)
-    return search_neighbourhoods(p, columns, models, 1.0, prices, parts, if_used, GRID, best, EXACT, Clock(EXACT))
+    return search_neighbourhoods(p, columns, models, 1.0, prices, parts, if_used, GRID, best, limits, Clock(EXACT))
 
 
 def test_a_dear_plan_becomes_a_cheap_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,6 +77,22 @@ def test_a_dear_plan_becomes_a_cheap_one(monkeypatch: pytest.MonkeyPatch) -> Non
     assert worse > 5
     assert better > worse // 2
     assert optimal > worse
+
+
+def test_where_the_bound_is_nothing_models_are_drawn_all_the_same() -> None:
+    """Three models of one node each on machines that cost nothing; one of them is on a rented machine so far."""
+    configs, price = ("L4x1", "A10Gx1"), {(R1, "L4x1"): 0.0, (R1, "A10Gx1"): 1.0}
+    models = [
+        workload(m, Phase.AGGREGATED, {f"{m}-own": ({"L4x1": 1}, 10), f"{m}-rented": ({"A10Gx1": 1}, 10)}, configs)
+        for m in "abc"
+    ]
+    p = problem(models, dict.fromkeys("abc", 10.0), price, dict.fromkeys(price, 5), configs=configs)
+    columns = make_columns(p)
+    names = [p.candidates[w].template_ids[t] for w, t in zip(columns.workload, columns.template, strict=True)]
+    start = np.array([name in ("a-rented", "b-own", "c-own") for name in names], dtype=np.int64)
+    for seed in range(6):
+        found = searched(p, columns, start, replace(EXACT, seed=seed))
+        assert (found.objective, found.bound) == (0.0, 0.0)
 
 
 def test_many_models_get_plans_that_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 _PER_BLOCK = 120  # columns that serve a phase in a region, those that cost least above the bound
 _AT_ONCE = 2  # models taken out, at most
 _WORK = 400  # covers sought
-_LEAST_EXCESS = 1e-5  # of the bound: what a model counts at least when some are drawn
+_LEAST_EXCESS = 1e-5  # of the bound, or of the cost where that is 0: what a model counts at least when some are drawn
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ def search_neighbourhoods(
     random, work = np.random.default_rng(limits.seed), _WORK
     objective = objective_usd(problem, few, plan.counts)
     while work > 0 and relative_gap(objective, best.bound) > limits.gap and not clock.is_past():
-        weight = np.maximum(excess, _LEAST_EXCESS * best.bound)
+        weight = np.maximum(excess, _LEAST_EXCESS * (best.bound or objective))
         many = min(int(random.integers(1, _AT_ONCE + 1)), len(models))
         out = random.choice(len(models), many, replace=False, p=weight / weight.sum()).tolist()
         work -= many
