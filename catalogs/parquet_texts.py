@@ -29,7 +29,7 @@ def parquet_lines(path: Path) -> list[list[str]]:
         if file.metadata.num_rows > _MOST_ROWS:
             raise UnreadableError(f"has more than {_MOST_ROWS:,} rows", "split it")
         table = file.read()
-    columns = [[_text(value) for value in column.to_pylist()] for column in table.columns]
+    columns = [_texts(column) for column in table.columns]
     return [list(table.column_names), *(list(row) for row in zip(*columns, strict=True))]
 
 
@@ -44,6 +44,21 @@ def _opened(path: Path) -> Iterator[pq.ParquetFile]:
             yield file
     except (pa.ArrowException, OSError) as error:
         raise UnreadableError(f"is not a Parquet file: {' '.join(str(error).split())[:200]}", _REMEDY) from None
+
+
+def _texts(column: pa.ChunkedArray) -> list[str]:
+    """Cells as texts. A time that no calendar has, or bytes that are no text, must cost its row alone, not the file."""
+    try:
+        return [_text(value) for value in column.to_pylist()]
+    except (OverflowError, ValueError):
+        return [_text_of(scalar) for scalar in column]
+
+
+def _text_of(scalar: pa.Scalar[Any]) -> str:
+    try:
+        return _text(scalar.as_py())
+    except (OverflowError, ValueError):
+        return f"a {scalar.type} that cannot be read"
 
 
 def _text(value: Any) -> str:

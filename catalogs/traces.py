@@ -127,7 +127,7 @@ def read_trace(path: str | Path) -> Trace:
         raise _file_error(path, "is packed", "unpack it: a trace is CSV, JSON lines or Parquet")
     try:
         return _read(path)
-    except (UnicodeDecodeError, csv.Error, pa.ArrowException) as error:
+    except (UnicodeDecodeError, OverflowError, csv.Error, pa.ArrowException) as error:
         text = " ".join(str(error).split())
         raise _file_error(path, f"cannot be read: {text}", "save it as UTF-8 CSV, JSON lines or Parquet") from error
 

@@ -150,6 +150,7 @@ def _feeds(lake: Lake, now: datetime, scenarios: Mapping[str, Scenario]) -> Iter
 
 
 def _runs(lake: Lake, now: datetime) -> Iterator[Check]:
+    from warehouse.plan_states import open_proposals
     from warehouse.runs import last_runs
 
     for run in last_runs(lake):
@@ -157,12 +158,18 @@ def _runs(lake: Lake, now: datetime) -> Iterator[Check]:
         found = f"last run {run.outcome} {span(now - run.started_at)} ago" + (f": {run.note}" if run.note else "")
         if run.outcome == "failed":
             yield Check("runs", name, Status.WARNING, found, "the last plan stays current; mend what it names")
-        elif run.outcome.startswith("held") and run.outcome != "held_for_approval":
+        elif run.outcome == "held_for_approval":
+            waiting = list(open_proposals(lake.connection, run.scenario_id).values())
+            which = f"{waiting[-1]} --scenario {run.scenario_id}" if waiting else ""
+            remedy = (
+                f"the last plan stays current; to take the new one: `coral plans approve {which}`" if waiting else ""
+            )
+            status, news = (Status.STALE, "") if waiting else (Status.OK, "; nothing waits any more")
+            yield Check("runs", name, status, found + news, remedy)
+        elif run.outcome.startswith("held"):
             yield Check(
                 "runs", name, Status.STALE, found, "the last plan stays current; take in what is missing or old"
             )
-        elif run.outcome.startswith("held"):
-            yield Check("runs", name, Status.STALE, found, "the last plan stays current; see `coral plans list`")
         else:
             yield Check("runs", name, Status.OK, found)
 

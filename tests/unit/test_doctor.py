@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,12 +14,14 @@ from types import SimpleNamespace
 import pytest
 from flows_cases import wait_until
 from typer.testing import CliRunner
-from warehouse_cases import new_lake
+from warehouse_cases import new_lake, plan, run
 
 from flows import doctor, doctor_installation, doctor_processes
 from flows.cli import app
 from flows.doctor import Check, Status, exit_code, lake_checks
-from warehouse.plans import log_run
+from warehouse.connect import Lake
+from warehouse.plan_states import approve_plan
+from warehouse.plans import log_run, publish_plan
 from warehouse.records import AllocationRun, RunLog, RunOutcome
 
 NOW = datetime(2026, 11, 30, 12, tzinfo=UTC)
@@ -86,6 +89,20 @@ def test_leftovers_and_runs_of_a_lake_are_told(tmp_path: Path) -> None:
     assert "the disk is full" in found["runs: allocation of core"].found
     assert found["runs: allocation of other"].status is Status.STALE
     assert left.exists()  # nothing is changed
+
+
+def test_a_proposal_that_was_decided_on_waits_no_more(tmp_path: Path) -> None:
+    with new_lake(tmp_path) as lake:
+        publish_plan(lake, plan(), run("r1"))
+        later = replace(run("r2", base=1), started_at=NOW)
+        publish_plan(lake, plan(instances=4), later, guards=("cost rises",))
+    waits = by_name(list(lake_checks(tmp_path, NOW, {})))["runs: allocation of core"]
+    assert waits.status is Status.STALE
+    assert "`coral plans approve 2 --scenario core`" in waits.remedy
+    with Lake.open(tmp_path) as lake:
+        approve_plan(lake, "core", 2, by="ann")
+    decided = by_name(list(lake_checks(tmp_path, NOW, {})))["runs: allocation of core"]
+    assert (decided.status, decided.remedy) == (Status.OK, "")
 
 
 @pytest.mark.parametrize(

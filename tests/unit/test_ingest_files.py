@@ -7,12 +7,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 from scenario_cases import SOUND
 
 from catalogs.errors import InputError
 from catalogs.lake_feeds import FeedKind
+from catalogs.tables import read_table
 from flows.ingest import IngestRequest, IngestResult, ingest
 
 Ingest = Callable[..., IngestResult]
@@ -71,6 +74,17 @@ def test_a_demand_file_is_told_which_form_it_lacks(text: str, remedies: list[str
 def test_demand_of_a_model_that_is_not_served_is_told(take_in: Ingest) -> None:
     notes = take_in("demand", DEMAND + "gpt-oss-120b,2026-07-30T11:00:00Z,3\n").notes
     assert "the scenario does not serve openai/gpt-oss-120b: kept, not used" in notes
+
+
+def test_a_time_that_no_calendar_has_costs_its_row_alone(tmp_path: Path) -> None:
+    """2**63 - 1 microseconds after 1970 is in the year 294,247."""
+    times = pa.array([1_785_405_600_000_000, 2**63 - 1], pa.timestamp("us"))
+    path = tmp_path / "d.parquet"
+    pq.write_table(pa.table({"model": ["m", "m"], "window_start": times, "demand_req_per_s": [1.0, 2.0]}), path)
+    read = read_table(path, "demand")
+    assert [row["window_start"] for row in read.rows] == [datetime(2026, 7, 30, 10, tzinfo=UTC)]
+    (finding,) = read.findings
+    assert (finding.row, finding.column, finding.reason) == (2, "window_start", "is not a time")
 
 
 def test_a_fleet_that_may_be_availability_is_told(take_in: Ingest) -> None:
