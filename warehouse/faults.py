@@ -39,13 +39,18 @@ def refuse_url(root: str | os.PathLike[str]) -> None:
         )
 
 
+def is_full(error: OSError) -> bool:
+    """Whether the system refuses because there is no room."""
+    return error.errno in _FULL
+
+
 @contextmanager
 def disk_errors(root: Path) -> Iterator[None]:
     """Turn the system's errors about the lake in ``root`` into LakeError; others pass unchanged."""
     try:
         yield
     except OSError as error:
-        if error.errno in _FULL:
+        if is_full(error):
             raise disk_full(root) from error
         if error.errno in _NO_RENAME:
             raise LakeError(

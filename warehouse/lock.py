@@ -18,6 +18,7 @@ from pathlib import Path
 
 from catalogs.errors import CoralError, LakeError
 from warehouse.catalog_store import store_of
+from warehouse.faults import disk_errors, disk_full, is_full
 
 LOCK_FILE = "write.lock"
 TIMEOUT_VARIABLE = "CORAL_LOCK_TIMEOUT_S"
@@ -112,14 +113,17 @@ def _file_lock(root: Path, name: str, state: str, what: str, timeout_s: float) -
     try:
         descriptor = os.open(root / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     except OSError as error:
+        if is_full(error):
+            raise disk_full(root) from error
         raise LakeError(
             f"the lake in {root} cannot be written ({error.strerror})",
             remedy="make the folder writable, or use another --lake",
         ) from error
     try:
         acquire(lambda: _try(descriptor), lambda: _holder(descriptor), state, timeout_s)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} {what}\n".encode(), 0)
+        with disk_errors(root):
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()} {what}\n".encode(), 0)
         yield lambda: os.fstat(descriptor).st_nlink > 0
         os.ftruncate(descriptor, 0)
     finally:

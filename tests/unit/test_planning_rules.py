@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -104,6 +105,22 @@ def test_a_region_given_twice_is_a_finding(starter: Path) -> None:
 def test_a_lake_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / LOCK_FILE).mkdir()  # opening it for writing fails, for root too
     with pytest.raises(LakeError, match="cannot be written"), write_lock(tmp_path, "test"):
+        pass
+
+
+@pytest.mark.parametrize("call", ["open", "pwrite"])
+def test_a_full_disk_says_so_where_a_lock_is_taken(call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(f"warehouse.lock.os.{call}", refuse)
+        with (
+            pytest.raises(LakeError, match="the disk is full: nothing was changed"),
+            write_lock(tmp_path, "t"),
+        ):
+            pass
+    with write_lock(tmp_path, "t"):  # it was given back
         pass
 
 
