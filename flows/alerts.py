@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from catalogs.errors import CoralError
 from catalogs.scenario_schema import PolicySection
+from catalogs.wording import counted
 from flows.drift import DriftReport, find_report
 from flows.webhook import VARIABLE, Patience, send
 from tasks.allocation.watch import AlarmKind, alarms
@@ -120,7 +121,10 @@ def _tell_webhook(lake: Lake, now: datetime, patience: Patience) -> tuple[int, i
     record_deliveries(lake, found, datetime.now(UTC))
     failed = [delivery for delivery in found if not delivery.is_delivered]
     notes = (
-        [f"the webhook was not told of {len(failed)} events ({failed[0].detail}): the next check tries again"]
+        [
+            f"the webhook was not told of {counted(len(failed), 'event')} ({failed[0].detail}): the next check tries again; "
+            "does it answer, and is its address right?"
+        ]
         if failed
         else []
     )
@@ -142,7 +146,7 @@ def _tell_prefect(events: list[AlertEvent]) -> list[str]:
             rows = [Event.model_validate(_prefect_event(event)).model_dump(mode="json") for event in events]
             client.request("POST", "/events", json=rows)
     except Exception as error:  # noqa: BLE001 - a server that is away must not fail a run
-        return [f"Prefect was not told of {len(events)} alert events ({type(error).__name__})"]
+        return [f"Prefect was not told of {counted(len(events), 'alert event')} ({type(error).__name__})"]
     return []
 
 

@@ -156,7 +156,7 @@ def test_a_dead_webhook_is_told_later_in_order_and_only_of_news(lake: Lake, monk
     monkeypatch.setenv("CORAL_WEBHOOK_URL", f"http://127.0.0.1:{closed_port()}/{CANARY}")
     done = check_alerts(lake, SCENARIO, now, QUICK)
     assert (len(done.new), done.delivered, done.undelivered) == (1, 0, 1)
-    assert "was not told of 1 events (ConnectError)" in done.notes[0]
+    assert "was not told of 1 event (ConnectError)" in done.notes[0]
     publish_plan(lake, plan(instances=3).model_copy(update={"shortfalls": ()}), run("r2"))
     with Hook() as hook:
         monkeypatch.setenv("CORAL_WEBHOOK_URL", hook.url)
