@@ -25,9 +25,9 @@ def was_interrupted() -> bool:
 
 def notice_interrupts() -> None:
     """From here on Ctrl-C is remembered when it rises: an import that it cuts short fails later, in words of its own."""
+    _SEEN.clear()
     is_usual = signal.getsignal(signal.SIGINT) in (signal.default_int_handler, _rise)
     if is_usual and threading.current_thread() is threading.main_thread():
-        _SEEN.clear()
         signal.signal(signal.SIGINT, _rise)
 
 

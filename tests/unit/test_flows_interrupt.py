@@ -6,11 +6,20 @@ import contextlib
 import signal
 import sys
 import threading
+from collections.abc import Iterator
 
 import pytest
 
 from flows import cli
 from flows.interrupt import interrupt_sets
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_rises() -> Iterator[None]:
+    """Python's own handler: a job in the background of a script inherits that SIGINT is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_the_first_ctrl_c_sets_the_event_and_the_second_interrupts() -> None:
