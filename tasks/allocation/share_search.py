@@ -109,7 +109,16 @@ class Search:
         """The best of ``best`` and the choices from ``share`` on, with shares that only fall in the end where none keeps them."""
         best = self.follow(share, best)
         if best.short or (best.set_aside and misses_demand(best)):
-            best = min(best, self.lower(best), key=rank)
+            return min(best, self.lower(best), key=rank)
+        return self.let_in(best)
+
+    def let_in(self, best: Settled) -> Settled:
+        """The best of ``best`` and choices that have templates again which were set aside, workload by workload, used as little
+        as they must be: many that are cheap may cost less than few that are solid."""
+        for name in self._judged(shares_of(best)):
+            share = self.lowered(shares_of(best), [name])
+            if share != shares_of(best):
+                best = self.follow(share, best)
         return best
 
     def follow(self, share: Mapping[str, float], best: Settled | None = None) -> Settled:
