@@ -80,6 +80,7 @@ def export(
     DIR must be new, empty, or an export in which nothing was added or edited.
     """
     from flows.export import ExportSettings, export_plan
+    from flows.export_folder import MANIFEST
 
     settings = ExportSettings(
         scenario=scenario,
@@ -99,7 +100,7 @@ def export(
         put("\n".join(_lines(exported, document)))
     for note in exported.export.notes:
         say(f"note: {note}")
-    say(f"{counted(len(exported.export.files), 'file')} written to {out}")
+    say(f"{counted(len({MANIFEST, *exported.export.files}), 'file')} written to {out}")
 
 
 def summary(exported: Exported) -> dict[str, Any]:

@@ -58,7 +58,8 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan, solver_note: str = "") -> 
 
 def left_out_notes(loaded: LoadedScenario) -> tuple[PlanWarning, ...]:
     """One line each, where there are any: of the configurations on offer for a model that is planned for, those that have no
-    profile; and those of which one node would prefill it, but for its network. What a user has measured is left out of both."""
+    profile; and those of which one node alone would prefill it in time, but for its network. What a user has measured is left
+    out of both."""
     from flows.build_inputs import profile_settings
     from tasks.profiling.left_out import ruled_out_by_network, unprofiled
 
@@ -82,8 +83,8 @@ def left_out_notes(loaded: LoadedScenario) -> tuple[PlanWarning, ...]:
     everyone = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s]
     texts = {
         "unprofiled": f"no profile, so never rented: {_by_models(lacking, everyone)}; `coral profiles add` takes measurements",
-        "network": f"configs ruled out by their network: {_by_models(slow, everyone)}. One node would prefill in time but for "
-        "handing over the KV",
+        "network": f"configs ruled out for prefill on one node by their network: {_by_models(slow, everyone)}. The node would be "
+        "in time but for handing over the KV. Decode is not ruled out",
     }
     found = {"unprofiled": lacking, "network": slow}
     return tuple(PlanWarning(code=code, text=text) for code, text in texts.items() if found[code])

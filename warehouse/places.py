@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 _CONNECT_TIMEOUT_S, _REQUEST_TIMEOUT_S, _ATTEMPTS = 5.0, 10.0, 3  # of a request: without a byte moving
 _FORMS = "write s3://BUCKET/PREFIX, gs://BUCKET/PREFIX or the name of a folder"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:/")
+# ``s3//bucket``, ``s3:bucket``, ``gs;//bucket``: not written as an address, and as a folder it would be ``s3/bucket`` here.
+_MISTYPED = re.compile(r"(s3|gs|file|https?)(?::|:/|[;.]?//+)(?=[^/])", re.IGNORECASE)
 
 
 class PlaceError(CoralError):
@@ -69,15 +71,19 @@ class Place(ABC):
 
 def place_of(text: str) -> Place:
     """The place that ``text`` names. Raises PlaceError for what names none."""
-    if not _SCHEME.match(text):
+    mistyped = None if text.lower().startswith("file:") else _MISTYPED.match(text)
+    if not mistyped and not _SCHEME.match(text):
         return FolderPlace(Path(text))
-    scheme, _, rest = text.partition(":")
+    scheme, rest = (mistyped[1], text[mistyped.end() :]) if mistyped else text.split(":", 1)
     host, _, path = rest.removeprefix("//").partition("/")
     if "@" in host or "?" in text or "#" in text:
         raise PlaceError(
             "an address with a user, a password or options in it is not taken",
             remedy=f"{_FORMS}; credentials come from the environment",
         )
+    if mistyped:
+        meant = f"did you mean {scheme.lower()}://{clipped(rest)}?" if scheme.lower() in _STORES else _FORMS
+        raise PlaceError(f"{clipped(text)} is no address: after {scheme} belongs ://", remedy=meant)
     if scheme.lower() == "file" and urlsplit(text).netloc in ("", "localhost"):
         return FolderPlace(Path(unquote(urlsplit(text).path)))
     if scheme.lower() not in _STORES or not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", host):

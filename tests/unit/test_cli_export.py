@@ -48,6 +48,7 @@ def test_the_current_plan_and_what_changes_from_an_earlier_one(run: Run, tmp_pat
     assert "--gpu-memory-utilization 0.92" in script
     assert (out / "kubernetes" / "aws_us-east-2").is_dir()
     assert not (out / "skypilot").exists()
+    assert f"{sum(path.is_file() for path in out.rglob('*'))} files written to {out}" in err
 
 
 def test_an_earlier_plan_by_its_number_as_json(run: Run, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ def test_configurations_that_their_network_rules_out_are_told_in_one_line() -> N
     leaves 254 ms of 1,200 to an L40S that needs some 150 for a pass and as much for the wait before it."""
     loaded = load_scenario("core")
     (note,) = left_out_notes(loaded)
-    assert note.text.startswith("configs ruled out by their network: ")
+    assert note.text.startswith("configs ruled out for prefill on one node by their network: ")
+    assert note.text.endswith(". Decode is not ruled out")
     assert "L40Sx1 (2.5 Gbit/s) for phi-4" in note.text
     assert "\n" not in note.text
     assert "L40Sx4" not in note.text

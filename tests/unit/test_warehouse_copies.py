@@ -248,7 +248,9 @@ def test_a_file_that_goes_meanwhile_ends_the_copy_with_a_line(root: Path, tmp_pa
         "gs://_/x",
         "http://127.0.0.1/x",
         "file://elsewhere/x",
-        "s3:/bucket\n/x",
+        "file//bucket/x",
+        "https//host/x",
+        "ftp:/bucket\n/x",
         "~nobody-has-this-name/x",
     ],
 )
@@ -259,7 +261,27 @@ def test_what_is_no_place(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["s3://AKIA:hidden@bucket/x", "s3://bucket/x?secret_key=hidden", "gs://hidden@b/x#hidden"]
+    ("text", "meant"),
+    [
+        ("s3//bucket/x", "s3://bucket/x"),
+        ("S3:bucket/x", "s3://bucket/x"),
+        ("gs:/bucket", "gs://bucket"),
+        ("gs;//bucket/x", "gs://bucket/x"),
+    ],
+)
+def test_a_mistyped_address_is_no_folder(text: str, meant: str) -> None:
+    with pytest.raises(PlaceError, match=rf"is no address.* To fix: did you mean {meant}\?"):
+        place_of(text)
+
+
+@pytest.mark.parametrize("text", ["s3/bucket", "./s3//bucket", "gsx", "files//x"])
+def test_a_folder_may_be_called_nearly_so(text: str) -> None:
+    assert isinstance(place_of(text), FolderPlace)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s3//hidden@bucket/x", "s3://AKIA:hidden@bucket/x", "s3://bucket/x?secret_key=hidden", "gs://hidden@b/x#hidden"],
 )
 def test_an_address_with_a_secret_is_refused_unseen(text: str) -> None:
     with pytest.raises(CoralError) as caught:
