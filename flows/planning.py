@@ -154,9 +154,10 @@ def _decide(
                 loaded, lake, library_id, inputs, last, partial(solve, stop=stop), now, is_scheduled=is_scheduled
             )
             choice = Choice(*kept) if kept else choose(loaded, lake, library_id, inputs, stop)
+        everything = inputs.problem
         inputs, result, notes = choice.inputs, choice.result, choice.notes
         with progress_stage(progress, "baselines"):
-            baselines = _baselines(inputs.problem, result, stop)
+            baselines = _baselines(inputs.problem, everything, result, stop)
             if kept and is_scheduled:
                 notes += unsolved_restriction_notes(loaded, lake, result)
             elif not stop.is_set():
@@ -232,15 +233,17 @@ def solve(problem: AllocationProblem, stop: threading.Event | None = None) -> Al
     return result
 
 
-def _baselines(problem: AllocationProblem, result: AllocationResult, stop: threading.Event) -> PlanBaselines:
-    """Homogeneous plans at the same demand, prices and supply, on rent alone: nothing of theirs runs yet. And this plan's
-    rent if instances were used to their whole rate, where that meets the demand as this plan does. None of them once ``stop``
-    is set: they would be worse than they need be."""
+def _baselines(
+    problem: AllocationProblem, everything: AllocationProblem, result: AllocationResult, stop: threading.Event
+) -> PlanBaselines:
+    """Homogeneous plans at the same demand, prices and supply, on rent alone: nothing of theirs runs yet. And the rent of a plan
+    of ``everything``, with the templates that are set aside for headroom, whose instances are used to their whole rate, where
+    demand is met with headroom too. None of them once ``stop`` is set: they would be worse than they need be."""
     from tasks.allocation.shares import with_headroom
     from tasks.baselines.homo import homo_greedy, homo_optimal
 
     try:
-        full = solve(with_headroom(problem, {c.workload_id: 1.0 for c in problem.candidates}), stop)
+        full = solve(with_headroom(everything, {c.workload_id: 1.0 for c in problem.candidates}), stop)
     except StoppedError:
         return _NO_BASELINES
     problem = replace(problem, init_share=0.0, running={})
