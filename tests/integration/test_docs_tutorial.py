@@ -39,8 +39,20 @@ def test_the_tutorial_leads_to_an_exported_plan(
                 said = capfd.readouterr()
                 assert code == 0, f"{line}\n{said.out}\n{said.err}"
                 ran.append((arguments[0], said.out + said.err))
-    assert [name for name, _ in ran] == ["init", "validate", "plan", "plans", "plans", "sql", "export", "plan", "plans"]
+    assert [name for name, _ in ran] == [
+        "init",
+        "validate",
+        "plan",
+        "plans",
+        "plans",
+        "sql",
+        "simulate",
+        "export",
+        "plan",
+        "plans",
+    ]
     assert "version 1" in ran[2][1]
-    assert "unchanged" in ran[7][1]
+    assert "every workload keeps its SLO" in ran[6][1]
+    assert "unchanged" in ran[8][1]
     ElementTree.parse(tmp_path / "plan.svg")
     assert list(tmp_path.glob("launch/commands/**/*.sh"))
