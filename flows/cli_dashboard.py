@@ -95,7 +95,8 @@ def _await_answer(server: subprocess.Popen[bytes], host: str, port: int) -> None
 
 
 def _explain_newest(root: Path) -> None:
-    """Make the explanation of each scenario's newest plan where it is missing; the page shows it when looked at again."""
+    """Make the explanation of each scenario's newest plan where it is missing or time left some of it open; the page shows
+    it when looked at again."""
     from flows.why import plan_why
     from warehouse.connect import Lake
     from warehouse.read import current_plan, list_plans
@@ -104,7 +105,10 @@ def _explain_newest(root: Path) -> None:
     with Lake.open(root, read_only=True) as lake:
         plans = [current_plan(lake, name) for name in dict.fromkeys(row.scenario_id for row in list_plans(lake))]
     for plan in plans:
-        if plan is None or result_about(root, "why", scenario_id=plan.scenario_id, plan_version=plan.plan_version):
+        if plan is None:
+            continue
+        about = {"scenario_id": plan.scenario_id, "plan_version": plan.plan_version}
+        if result_about(root, "why", **about, open_ends=0):
             continue
         try:
             plan_why(root, plan)

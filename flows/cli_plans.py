@@ -120,7 +120,8 @@ def show_plan(
     """Print a published plan: what to rent, how each model is laid over it, its cost, and how far from the best it is.
 
     With --why also what one node more or fewer is worth, what each template saves, each model's next-best plan, and what
-    headroom and other rules cost: computed once, in about ten seconds, and kept in the lake.
+    headroom and other rules cost: computed once, in about ten seconds, and kept in the lake. What that time did not allow to
+    close is computed again when asked for again.
     """
     from flows.render import Line
     from flows.render_plan import plan_lines

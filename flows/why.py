@@ -29,15 +29,34 @@ TIME_S = 8.0
 
 def plan_why(root: Path, plan: Plan, time_s: float = TIME_S) -> dict[str, Any]:
     """The explanation of a published plan as JSON types: the one in the lake, else computed in about ``time_s`` seconds and
-    kept. Raises CoralError where what the plan was decided on was not kept, LakeError where its library is gone."""
+    kept. One that time did not allow to close is computed again, and of both the one that says more is kept. Raises
+    CoralError where what the plan was decided on was not kept, LakeError where its library is gone."""
     name = short_hash([KIND, plan.scenario_id, plan.plan_version, code_hash(("tasks.allocation",))])
     known = find_result(root, name, KIND)
-    if isinstance(known, dict):
+    if not isinstance(known, dict):
+        known = None
+    elif not known["open_ends"]:
         return known
-    document = _explained(root, plan, time_s)
+    try:
+        document = _explained(root, plan, time_s)
+    except CoralError:
+        if known is None:
+            raise
+        return known  # what it would be computed from is gone: ranges are still true
+    if known is not None and _left_open(known) <= _left_open(document):
+        return known
     with contextlib.suppress(LakeError, PermissionError):  # a lake one may only read: computed anew each time
-        write_result(root, name, document, KIND)
+        write_result(root, name, document, KIND, instead_of=known)
     return document
+
+
+def _left_open(document: Mapping[str, Any]) -> tuple[int, int, float]:
+    """How much an explanation leaves open: its ranges, those of them without a plan, and the widths of the others, USD/h."""
+    costs = [row["cost"] for part in ("templates", "models", "rules") for row in document[part]]
+    costs += [row[side] for row in document["supply"] for side in ("more", "fewer") if row[side] is not None]
+    possible = [cost for cost in costs if not cost["is_impossible"]]
+    widths = [cost["high"] - cost["low"] for cost in possible if cost["high"] is not None]
+    return document["open_ends"], len(possible) - len(widths), math.fsum(widths)
 
 
 def result_of(problem: AllocationProblem, plan: Plan) -> AllocationResult:

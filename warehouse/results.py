@@ -27,14 +27,17 @@ def plan_result_id(kind: str, scenario_id: str, plan_version: int) -> str:
     return short_hash([kind, scenario_id, plan_version])
 
 
-def write_result(root: str | os.PathLike[str], result_id: str, document: Any, kind: str = SIMULATIONS) -> Path:
+def write_result(
+    root: str | os.PathLike[str], result_id: str, document: Any, kind: str = SIMULATIONS, *, instead_of: Any = None
+) -> Path:
     """Keep ``document`` (JSON types only) as the result of ``result_id``; its path. Equal documents give equal bytes.
+    Then delete the kept document ``instead_of``, where one is named that differs.
 
     Raises ValueError for NaN in it or an id that is no hash, LakeError when the disk is full.
     """
     if not _ID.match(result_id):
         raise ValueError(f"{result_id!r} is not a result id")
-    content = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+    content = _content(document)
     folder = _folder(root, kind)
     final = folder / f"{result_id}-{_digest(content)}.json"
     with disk_errors(Path(root)):
@@ -49,6 +52,8 @@ def write_result(root: str | os.PathLike[str], result_id: str, document: Any, ki
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
+        if instead_of is not None and instead_of != document:
+            (folder / f"{result_id}-{_digest(_content(instead_of))}.json").unlink(missing_ok=True)
     return final
 
 
@@ -74,6 +79,10 @@ def read_result(root: str | os.PathLike[str], result_id: str, kind: str = SIMULA
 
 def _folder(root: str | os.PathLike[str], kind: str) -> Path:
     return Path(root).expanduser().resolve() / kind
+
+
+def _content(document: Any) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 def _digest(content: bytes) -> str:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+import flows.why
+from catalogs.errors import CoralError
 from flows.render import WIDTH, to_text
 from flows.render_why import change, why_lines
 
@@ -83,3 +87,40 @@ def test_what_the_costs_are_of_is_said() -> None:
     assert "start-up charges of one hour included" in text
     assert "cannot meet all demand" in text
     assert "No supply binds" in text
+
+
+def test_what_time_left_open_is_computed_again_until_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept and returned is whatever leaves less open; what is closed is final."""
+    plan: Any = SimpleNamespace(scenario_id="small", plan_version=3)
+    closed = document(open_ends=0)
+    narrow = document(models=[], rules=[], spent_s=1.0)
+    template = narrow["templates"][0]
+    wide = narrow | {"templates": [template | {"cost": cost(10.0, 12.0)}]}
+    useless = narrow | {"templates": [template | {"cost": cost(0.0)}]}
+    answers: list[Any] = [useless, wide, useless, CoralError("the frame is gone"), narrow, closed]
+
+    def answer(*_: object) -> dict[str, Any]:
+        found = answers.pop(0)
+        if isinstance(found, CoralError):
+            raise found
+        return dict(found)
+
+    monkeypatch.setattr(flows.why, "_explained", answer)
+    got = [flows.why.plan_why(tmp_path, plan) for _ in range(8)]
+    assert got == [useless, wide, wide, wide, narrow, closed, closed, closed]
+    assert answers == []
+    assert len(list((tmp_path / "why").iterdir())) == 1
+
+
+def test_an_explanation_that_was_never_made_says_why_it_cannot_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def answer(*_: object) -> dict[str, Any]:
+        raise CoralError("the frame is gone")
+
+    plan: Any = SimpleNamespace(scenario_id="small", plan_version=3)
+    monkeypatch.setattr(flows.why, "_explained", answer)
+    with pytest.raises(CoralError, match="the frame is gone"):
+        flows.why.plan_why(tmp_path, plan)
