@@ -154,10 +154,11 @@ class ComputedHeadroom(HeadroomSection):
 
 START_HEADROOM = HeadroomSection(prefill=0.8, decode=0.9)
 AUTO_HEADROOM = ComputedHeadroom(prefill=0.8, decode=0.9)
+HEADROOM_WORDS = {"auto": AUTO_HEADROOM, "start": START_HEADROOM}
 
 
 def _fill_in_words(value: object) -> object:
-    return {"auto": AUTO_HEADROOM, "start": START_HEADROOM}.get(value, value) if isinstance(value, str) else value
+    return HEADROOM_WORDS.get(value, value) if isinstance(value, str) else value
 
 
 class GuardsSection(Section):

@@ -15,7 +15,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from catalogs.cells import plain_date
 from catalogs.errors import Finding, close_matches
 from catalogs.scenario_parts import OUT_OF_BOUNDS
-from catalogs.scenario_schema import ModelSection, Scenario
+from catalogs.scenario_schema import HEADROOM_WORDS, ModelSection, Scenario
 from catalogs.texts import UnreadableError, read_text
 
 Key = tuple[str | int, ...]
@@ -221,6 +221,13 @@ def _explain(kind: str, name: str, value: object, context: Mapping[str, Any], ke
         return "is not an allowed value", (
             f"did you mean {near[0]}? " if near else ""
         ) + f"allowed: {context['expected']}"
+    if kind == "model_type" and name == "headroom":
+        words = list(HEADROOM_WORDS)
+        near = close_matches(value, words, n=1) if isinstance(value, str) else []
+        reason = f"is neither {' nor '.join(words)} nor a share for each phase"
+        return reason, (
+            f"did you mean {near[0]}? " if near else ""
+        ) + f"allowed: {', '.join(words)} or stated shares such as {{prefill: 0.8, decode: 0.9}}"
     if kind == OUT_OF_BOUNDS or (kind == "float_type" and type(value) is int):  # the latter: beyond any float
         assert isinstance(value, int | float)
         reason = "is zero" if value == 0 else "is negative" if value < 0 else "is out of range"

@@ -101,3 +101,20 @@ def test_demand_has_the_same_bounds_in_the_scenario_and_in_the_demand_file() -> 
     column = schema_of("demand").by_name["demand_req_per_s"]
     assert (column.low, column.high, column.or_zero) == (LEAST_DEMAND, MOST_DEMAND, True)
     assert schema_of("availability").by_name["nodes"].high == MOST_NODES
+
+
+@pytest.mark.parametrize(
+    ("value", "shown", "near"),
+    [
+        ("atuo", "atuo", "did you mean auto? "),
+        ("Start", "Start", "did you mean start? "),
+        ("80%", "80%", ""),
+        (0.8, "0.8", ""),
+        ([0.8, 0.9], "", ""),
+    ],
+)
+def test_no_headroom_says_which_words_and_shares_there_are(tmp_path: Path, value: Any, shown: str, near: str) -> None:
+    (finding,) = check(tmp_path, with_value(("policy", "headroom"), value))
+    assert finding.reason == "is neither auto nor start nor a share for each phase"
+    assert finding.remedy == near + "allowed: auto, start or stated shares such as {prefill: 0.8, decode: 0.9}"
+    assert (finding.column, finding.value or "") == ("policy.headroom", shown)
