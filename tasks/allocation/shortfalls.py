@@ -57,11 +57,20 @@ class BindingSupply:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtraQuota:
+    """Units (vCPU) of a quota over several configurations beyond its limit."""
+
+    quota: str
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shortfall:
     """A workload's missing tokens/s (requests the plan does not serve x tokens per request) and what would close it.
 
     ``extra``: cheapest extra nodes for its model while the plan's other models keep theirs; ``extra_rent_usd_per_h`` is
-    what the plan's rent grows by with them. Empty with ``reason`` where nothing sold would close it, or nothing is needed.
+    what the plan's rent grows by with them, ``extra_quotas`` what quotas would have to grow by, if they do. Both empty with
+    ``reason`` where nothing sold would close it, or nothing is needed.
     ``quotas`` are the quotas over several configurations that are spent, as texts.
     ``rules``: those of the model without each of which the same supply would serve more of it.
     ``regions`` is (served from, wanted) where a model that wants several regions is in fewer, else None.
@@ -75,6 +84,7 @@ class Shortfall:
     regions: tuple[int, int] | None
     rules: tuple[str, ...]
     extra: tuple[ExtraNodes, ...]
+    extra_quotas: tuple[ExtraQuota, ...]
     extra_rent_usd_per_h: float
     reason: str
 
@@ -90,10 +100,11 @@ class Shortfall:
         return "; ".join(parts) or "no single configuration"
 
     def extra_text(self) -> str:
-        """For people: ``+2 L40Sx4 in aws/us-east-2 (+7.20 USD/h)``."""
+        """For people: ``+2 L40Sx4 in aws/us-east-2 (+7.20 USD/h); quota G vcpu in aws/us-east-2 +96``."""
         if self.reason:
             return self.reason
         parts = [f"+{e.nodes} {e.node_config} in {e.region} (+{e.usd_per_h:.2f} USD/h)" for e in self.extra]
+        parts += [f"quota {q.quota} +{q.units}" for q in self.extra_quotas]
         if self.budget_binds:
             parts.append(f"budget +{self.extra_rent_usd_per_h:.2f} USD/h")
         return "; ".join(parts) or _ANOTHER_SPLIT
@@ -119,7 +130,7 @@ def explain_shortfalls(
         if not is_short and regions >= demand.min_regions:
             continue
         rules = _binding_rules(problem, result, demand, got) if is_short else ()
-        extra, extra_rent, reason = _cheapest_extra(problem, result, demand, used, limits)
+        extra, extra_quotas, extra_rent, reason = _cheapest_extra(problem, result, demand, used, limits)
         budget = problem.budget_usd_per_h
         budget_binds = budget is not None and not reason and rent + extra_rent > budget * (1 + RATE_TOLERANCE)
         rows.extend(
@@ -132,6 +143,7 @@ def explain_shortfalls(
                 regions=(regions, demand.min_regions) if regions < demand.min_regions > 1 else None,
                 rules=rules,
                 extra=extra,
+                extra_quotas=extra_quotas,
                 extra_rent_usd_per_h=extra_rent,
                 reason=reason,
             )
@@ -171,21 +183,24 @@ def _with_cause(
     problem: AllocationProblem, result: AllocationResult, row: Shortfall, rows: Sequence[Shortfall]
 ) -> Shortfall:
     """``row`` with the reason why it needs nothing by itself, where that is so."""
-    if row.extra or row.reason or row.budget_binds:
+    if _needs_more(row):
         return row
-    if result.theta_upper >= 1 - _NOTHING_MISSING:
-        return replace(row, reason=_ANOTHER_SPLIT)  # not proven impossible
-    short = {r.workload_id for r in rows if r.extra or r.budget_binds or (r.reason and r.reason != _ANOTHER_SPLIT)}
+    short = {r.workload_id for r in rows if _needs_more(r)}
     holding = sorted(d.model for d in problem.demands if short & set(d.workload_ids))
-    others = sorted({d.model for d in problem.demands for r in rows if r.workload_id in d.workload_ids})
     mine = next(d.model for d in problem.demands if row.workload_id in d.workload_ids)
+    others = sorted({d.model for d in problem.demands for r in rows if r.workload_id in d.workload_ids} - {mine})
+    if result.theta_upper >= 1 - _NOTHING_MISSING or not (holding or others):
+        return replace(row, reason=_ANOTHER_SPLIT)  # not proven impossible, or a solver's tolerance
     if holding:
         cause = f"the common share is held down by {', '.join(holding)}"
     else:
-        cause = (
-            f"it does for {' or '.join(m for m in others if m != mine) or 'others'} as well, but not for all at once"
-        )
+        cause = f"it does for {' or '.join(others)} as well, but not for all at once"
     return replace(row, reason=f"none for this model alone, what is idle would serve it: {cause}")
+
+
+def _needs_more(row: Shortfall) -> bool:
+    """Whether more supply, quota or budget is what the row lacks, or nothing helps."""
+    return bool(row.extra or row.extra_quotas or row.reason or row.budget_binds)
 
 
 def _template_rows(problem: AllocationProblem) -> dict[tuple[str, str], tuple[int, int]]:
@@ -278,13 +293,12 @@ def _cheapest_extra(
     demand: ModelDemand,
     used: NDArray[np.int64],
     limits: SolveLimits,
-) -> tuple[tuple[ExtraNodes, ...], float, str]:
-    """Extra nodes that let one model be served in full while all others keep their nodes.
+) -> tuple[tuple[ExtraNodes, ...], tuple[ExtraQuota, ...], float, str]:
+    """Extra nodes and units of quotas that let one model be served in full while all others keep their nodes.
 
     Notation: e_rc >= 0 whole, extra nodes; n_i instances of the model; L_rc capacity left by the other models. Minimise
     sum p_rc e_rc + 0.001 sum p_i n_i subject to sum U_ic n_i - e_rc <= L_rc and the model's demand, phase and region
-    rows of the allocation. The budget is left out: what it would have to grow by is reported. Quotas are left out too:
-    one that binds is named.
+    rows of the allocation. The budget and quotas are left out: what they would have to grow by is reported.
     """
     own = tuple(row for row in result.instances if row.workload_id in demand.workload_ids)
     left = problem.capacity_nodes - (used - used_nodes(problem, own))
@@ -304,7 +318,7 @@ def _cheapest_extra(
     )
     columns = make_columns(alone)
     if len(columns) == 0:
-        return (), 0.0, _NO_SUPPLY
+        return (), (), 0.0, _NO_SUPPLY
     enough = _enough_nodes(alone, columns)
     form = formulate(replace(alone, capacity_nodes=enough), columns, Goal.COST)
     extra = _extra_nodes(form, alone, columns, left, enough)
@@ -317,6 +331,7 @@ def _cheapest_extra(
     if outcome.values is None:
         return (
             (),
+            (),
             0.0,
             _NO_SUPPLY if outcome.status is MipStatus.INFEASIBLE else "the cheapest extra supply was not found in time",
         )
@@ -328,7 +343,12 @@ def _cheapest_extra(
     )
     instances = [outcome.values[variable.name] for variable in form.instances]
     rent = math.fsum(n * p for n, p in zip(instances, columns.price_usd_per_h.tolist(), strict=True))
-    return nodes, rent - math.fsum(row.cost_usd_per_h for row in own), ""
+    then = used - used_nodes(problem, own)
+    for p, counts, n in zip(columns.pool.tolist(), columns.counts, instances, strict=True):
+        then[p] += counts.astype(np.int64) * round(n)
+    beyond = [(q.name, int((then * problem.quota_units(q)).sum()) - q.limit) for q in problem.quotas]
+    quotas = tuple(ExtraQuota(name, units) for name, units in beyond if units > 0)
+    return nodes, quotas, rent - math.fsum(row.cost_usd_per_h for row in own), ""
 
 
 def _enough_nodes(problem: AllocationProblem, columns: Columns) -> NDArray[np.int64]:

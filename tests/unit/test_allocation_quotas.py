@@ -87,6 +87,37 @@ def test_a_quota_too_small_is_a_shortfall_that_names_it() -> None:
     assert result.theta == pytest.approx(0.8)
     (row,) = explain_shortfalls(p, result, EXACT)
     assert row.binding_text() == f"quota G vcpu in {R1} (16 of 18)"
+    # Idle machines would do: the cheapest are ten L4, 40 vCPU.
+    assert row.extra_text() == f"quota G vcpu in {R1} +22"
+
+
+def test_machines_beyond_what_is_sold_and_their_quota_are_named_together() -> None:
+    p = replace(case(18), capacity_nodes=np.array([[8, 0]]))
+    result = solve_covers(p, EXACT)
+    assert result.theta == pytest.approx(0.4)  # four L4
+    (row,) = explain_shortfalls(p, result, EXACT)
+    # Two L4 more (2 USD/h) are cheaper than one A10G more (3 USD/h); ten take 40 vCPU. Four run at 1 USD/h now.
+    assert row.extra_text() == f"+2 L4x1 in {R1} (+2.00 USD/h); quota G vcpu in {R1} +22"
+    assert row.extra_rent_usd_per_h == pytest.approx(6.0)
+
+
+def test_a_model_that_a_quota_keeps_short_holds_the_others_down() -> None:
+    templates = {"t": ({"L4x1": 1}, 10.0)}, {"t2": ({"A10Gx1": 1}, 10.0)}
+    a, b = (
+        workload(name, Phase.AGGREGATED, found, ("L4x1", "A10Gx1")) for name, found in zip("ab", templates, strict=True)
+    )
+    base = problem(
+        [a, b],
+        {"a": 20.0, "b": 20.0},
+        {(R1, "L4x1"): 1.0, (R1, "A10Gx1"): 1.0},
+        {(R1, "L4x1"): 9, (R1, "A10Gx1"): 9},
+    )
+    p = replace(base, quotas=(SharedQuota("L", R1, {"L4x1": 4}, 4),))
+    rows = {row.workload_id: row.extra_text() for row in explain_shortfalls(p, solve_covers(p, EXACT), EXACT)}
+    assert rows == {
+        "a-aggregated": "quota L +4",
+        "b-aggregated": "none for this model alone, what is idle would serve it: the common share is held down by a",
+    }
 
 
 def test_a_quota_of_another_region_does_not_bind() -> None:
