@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import date
 from typing import Any
 
-from catalogs.errors import CoralError, UnknownNameError, clipped
+from catalogs.errors import CoralError
 from catalogs.model_fields import MOST_LAYERS, Fields, shown
 from catalogs.model_formats import shipped_dtype
 from catalogs.types import ModelSpec
@@ -50,7 +50,7 @@ def model_from_config(
 ) -> ModelSpec:
     """The shape of ``model_id`` from its ``config.json`` as a mapping (nested ``text_config`` is followed).
 
-    Raises UnknownNameError for an architecture this planner has no formulas for, CoralError naming a field that is
+    Raises CoralError for an architecture this planner has no formulas for, and one naming a field that is
     missing or out of range.
     """
     if not isinstance(config, Mapping):
@@ -89,8 +89,9 @@ def _model_type(fields: Fields) -> str:
     if not isinstance(model_type, str):
         raise fields.error("model_type", f"is {shown(model_type)}, wanted a text")
     if model_type not in SUPPORTED_MODEL_TYPES:
-        where = f"model {fields.model_id!r}, field 'model_type' of its config"
-        raise UnknownNameError("model_type", clipped(model_type), SUPPORTED_MODEL_TYPES, where=where)
+        # Not the names nearest to it: a config edited to say another architecture would be planned with wrong sizes.
+        supported = f"take a model whose model_type is one of: {', '.join(SUPPORTED_MODEL_TYPES)}"
+        raise fields.error("model_type", f"is {shown(model_type)}, which is not supported", supported)
     if fields.text("hidden_act", "hidden_activation", default="silu") not in {
         "silu",
         "swish",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from catalogs.catalog import Catalog, load_catalog, read_efficiencies
 from catalogs.demand import planned_rate
-from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
+from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, clipped
 from catalogs.feeds import DemandWindow
 from catalogs.lake_feeds import LakeFeeds
 from catalogs.measured import (
@@ -220,7 +220,7 @@ def read_model_config(path: Path, model_id: str, alias: str, label: str) -> tupl
     def fault(reason: str, remedy: str) -> tuple[None, list[Finding]]:
         return None, [Finding(label, 0, "", "", reason, remedy)]
 
-    absent = f"put the model's config.json at {label}"
+    absent = f"put the model's config.json at {clipped(str(path))}"
     try:
         text = read_text(path, most_mib=MOST_CONFIG_MIB, kind="config.json", absent=absent)
         config = parse_json(text, "use the config.json published with the weights")

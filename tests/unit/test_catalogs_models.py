@@ -199,11 +199,12 @@ def test_the_configs_that_are_spoilt_are_sound() -> None:
     assert [model_from_config(config, "my/model").hidden for config in CONFIGS] == [4096] * len(CONFIGS)
 
 
-def test_unknown_architecture_is_refused_with_close_matches() -> None:
-    with pytest.raises(UnknownNameError) as caught:
-        model_from_config({**LLAMA, "model_type": "qwen4"}, "my/model")
-    assert "unknown model_type 'qwen4'" in str(caught.value)
-    assert "qwen3" in caught.value.remedy
+def test_unknown_architecture_is_refused_with_those_that_are_known() -> None:
+    with pytest.raises(CoralError) as caught:
+        model_from_config({**LLAMA, "model_type": "mamba"}, "my/model")
+    assert "'mamba', which is not supported" in str(caught.value)
+    assert "did you mean" not in str(caught.value)
+    assert all(f" {name}" in caught.value.remedy for name in ("llama,", "qwen3_moe", "deepseek_v3,"))
     assert "mamba" not in SUPPORTED_MODEL_TYPES
 
 

@@ -94,7 +94,7 @@ def test_names_that_no_scenario_or_folder_takes(run: Run, tmp_path: Path, words:
 @pytest.mark.parametrize(
     ("change", "named"),
     [
-        ({"model_type": "mamba2"}, "field 'model_type' of its config: unknown model_type 'mamba2'"),
+        ({"model_type": "mamba2"}, "field 'model_type' of its config is 'mamba2', which is not supported"),
         ({"num_attention_heads": None}, "field 'num_attention_heads' of its config is missing"),
         ({"quantization_config": {"quant_method": "bitsandbytes"}}, "field 'quantization_config.quant_method'"),
     ],
@@ -106,6 +106,12 @@ def test_what_is_not_understood_is_refused_by_field(run: Run, tmp_path: Path, ch
     assert named in err
     assert err.count("\n") == 1
     assert not (tmp_path / "models").exists()
+
+
+def test_a_file_that_is_not_there_is_wanted_where_it_was_looked_for(run: Run) -> None:
+    code, out, err = run("models", "add", "nowhere/mine.json")
+    assert (code, out) == (2, "")
+    assert "mine.json: the file does not exist. To fix: put the model's config.json at nowhere/mine.json" in err
 
 
 def test_show_a_shipped_model(run: Run) -> None:
