@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -160,6 +160,18 @@ def close_matches(name: str, known: Iterable[str], n: int = 3) -> list[str]:
     least = max([_CUTOFF, *(score - _WINDOW for score, _, _ in scored)])
     near = sorted((row for row in scored if row[0] >= least), key=lambda row: (-row[0], -row[1]))
     return [candidate for *_, candidate in near[:n]]
+
+
+def with_close_matches(names: Iterable[str], known: Collection[str], most: int = 3) -> str:
+    """Unknown names for a note, each once, in order: ``aws/us-est-2 (near aws/us-east-2 or aws/us-west-2), x and 4 more``."""
+    unique = list(dict.fromkeys(names))
+    shown = [
+        f"{clipped(name)} (near {' or '.join(near)})"
+        if (near := close_matches(name, sorted(known), n=2))
+        else clipped(name)
+        for name in unique[:most]
+    ]
+    return ", ".join(shown) + (f" and {len(unique) - most} more" if len(unique) > most else "")
 
 
 _CUTOFF = 0.5

@@ -26,7 +26,7 @@ from catalogs.scenario import (
     state_notes,
     workloads_of,
 )
-from catalogs.scenario_checks import duplicate_findings, fit_findings, slo_unit_notes
+from catalogs.scenario_checks import duplicate_findings, fit_findings, slo_unit_notes, unused_quota_notes
 from catalogs.scenario_names import NameChecks
 from catalogs.scenario_rules import ModelRules
 from catalogs.scenario_schema import DemandSection, ModelSection, OffersSection, Scenario
@@ -299,6 +299,12 @@ class _Builder(NameChecks):
             best=best,
             feeds=self.lake,
         )
-        notes = (*self.warnings, *self.lake.notes, *drift_notes(workloads, self.lake.lengths), *state_notes(loaded))
+        notes = (
+            *self.warnings,
+            *self.lake.notes,
+            *drift_notes(workloads, self.lake.lengths),
+            *state_notes(loaded),
+            *unused_quota_notes([limit.quota for limit in capacity.limits], regions),
+        )
         object.__setattr__(loaded, "warnings", notes)
         return loaded

@@ -1,13 +1,13 @@
-"""Checks of a scenario's models that need no more than their entries: lengths, units, names given twice."""
+"""Checks of a scenario that need little of it: lengths, units, names given twice, quotas that bind nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from catalogs.errors import Finding
+from catalogs.errors import Finding, with_close_matches
 from catalogs.scenario_schema import ModelSection
 from catalogs.scenario_yaml import Key, ScenarioDraft
-from catalogs.types import Lengths, ModelSpec
+from catalogs.types import Lengths, ModelSpec, Quota
 
 
 def slo_unit_notes(draft: ScenarioDraft, key: Key, section: ModelSection) -> Iterator[tuple[str, str]]:
@@ -20,6 +20,15 @@ def slo_unit_notes(draft: ScenarioDraft, key: Key, section: ModelSection) -> Ite
                 "unit_suspect",
                 f"{draft.file}, line {line}: {name} is {value:g} ms for {section.model}; were seconds meant?",
             )
+
+
+def unused_quota_notes(quotas: Iterable[Quota], regions: Sequence[str]) -> list[tuple[str, str]]:
+    """A note on quotas of regions that the scenario does not rent in, where there are any."""
+    unused = [quota.region for quota in quotas if quota.region not in regions]
+    if not unused:
+        return []
+    text = f"quotas of regions that the scenario does not have count for nothing: {with_close_matches(unused, regions)}"
+    return [("unused_quotas", text)]
 
 
 def fit_findings(

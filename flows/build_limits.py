@@ -32,7 +32,8 @@ def check_size(settings: BuildSettings, inputs: BuildInputs, progress: Progress)
     """Tell the size of the library. Raises CoralError for one beyond the limits, unless ``settings.accept_large``."""
     combinations, work_s = estimated_size(inputs)
     size = f"about {counted(combinations, 'combination')}, {_duration(work_s)} of one core"
-    progress.message(f"{inputs.library_key}: {size}")
+    on_top = "profiles, checks and, the first time, the compilation of the kernels come on top"
+    progress.message(f"{inputs.library_key}: {size}; {on_top}")
     if settings.accept_large or (combinations <= MAX_COMBINATIONS and work_s <= MAX_WORK_S):
         return
     limits = f"library.n_max ({inputs.n_max}) or library.rho ({inputs.rho:g})"
@@ -50,4 +51,4 @@ def _duration(seconds: float) -> str:
     for unit, size in (("days", 86_400.0), ("hours", 3_600.0), ("minutes", 60.0)):
         if seconds >= 2 * size:
             return f"{seconds / size:,.0f} {unit}"
-    return f"{seconds:,.0f} s"
+    return f"{seconds:,.0f} s" if seconds >= 1 else "under a second"

@@ -31,7 +31,7 @@ def publish_artifacts(result: BuildResult) -> None:
 def summary(result: BuildResult) -> str:
     """The build in a few lines of markdown."""
     sample = (
-        f"{counted(result.sample_n, 'combination')} solved again by the reference ILP, "
+        f"{counted(result.sample_n, 'placement')} solved again by the reference ILP, "
         f"largest relative difference {result.sample_max_rel_diff:.1e}"
         if result.sample_n
         else "no sample was checked"

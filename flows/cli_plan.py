@@ -228,7 +228,8 @@ def build_text(result: BuildResult) -> str:
     ]
     if result.sample_n:
         lines.append(
-            f"  {counted(result.sample_n, 'combination')} solved again by the reference ILP: "
+            f"  {counted(result.sample_n, 'placement')} solved again by the reference ILP, of some combinations the best and the "
+            "best that stock engines launch: "
             f"largest relative difference {result.sample_max_rel_diff:.2g}"
         )
     if rows:

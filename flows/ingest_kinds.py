@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from catalogs.errors import CoralError, Finding, InputError, UnknownNameError
+from catalogs.errors import CoralError, Finding, InputError, UnknownNameError, with_close_matches
 from catalogs.lake_feeds import DemandObservation
 from catalogs.texts import UnreadableError
 from catalogs.types import Phase
@@ -65,6 +65,7 @@ def read_prices(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
     used = [region for region in loaded.scenario.offers.regions if region in regions]
     if regions and not used:
         notes.append(f"none of its regions is one of the scenario's ({', '.join(loaded.scenario.offers.regions)})")
+    notes += _unheard_of(regions, loaded)
     if loaded.scenario.offers.feed is None:
         notes.append("the scenario does not use them: set offers.feed: lake")
     return Reading(
@@ -78,6 +79,17 @@ def read_prices(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
         tuple(notes),
         options=(observed_at.isoformat(), request.provider or ""),
     )
+
+
+def _unheard_of(regions: set[str], loaded: LoadedScenario) -> list[str]:
+    """A note on regions of a price file of which neither the catalog nor the scenario has heard: they may be misspelt. What
+    earlier files told of does not count, since it may be misspelt alike."""
+    known = {*loaded.catalog.regions, *loaded.scenario.offers.regions}
+    unknown = sorted(regions - known)
+    if not unknown:
+        return []
+    shown = with_close_matches(unknown, known)
+    return [f"neither the catalog nor the scenario knows {shown}: taken in all the same, check how it is spelt"]
 
 
 def _names(loaded: LoadedScenario) -> tuple[set[str], set[str]]:

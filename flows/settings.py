@@ -63,10 +63,11 @@ class BuildSettings:
 
     ``scenario`` is the name of a shipped scenario or a path. ``mode`` (``cycle`` or ``paper``) overrides the scenario's.
     ``solver`` is ``exact`` or ``ilp``. ``dask_address`` None = ``threads`` threads of this process, else ``threads`` becomes
-    the number of threads that the scheduler's workers have. ``sample_n`` combinations are solved again by the ILP, as many as
-    ``sample_time_s`` allow. ``force`` solves finished shards again as well. ``safety_percentile``, ``measured_only``,
-    ``launchable_only`` and ``cross_region_kv`` replace the scenario's policy where they are set. ``library_key`` None = the
-    library becomes the scenario's current one, else that of this key. ``accept_large`` builds whatever the size.
+    the number of threads that the scheduler's workers have. ``sample_n`` combinations, and a quarter as
+    many for their best launchable placement, are solved again by the ILP, as many as ``sample_time_s`` allow.
+    ``force`` solves finished shards again as well. ``safety_percentile``, ``measured_only``, ``launchable_only`` and
+    ``cross_region_kv`` replace the scenario's policy where they are set. ``library_key`` None = the library becomes the
+    scenario's current one, else that of this key. ``accept_large`` builds whatever the size.
     """
 
     scenario: str | Path

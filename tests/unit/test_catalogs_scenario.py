@@ -228,6 +228,14 @@ class TestOwnInputs:
         loaded = load_scenario(starter)
         assert {d.model: d.stated_req_per_s for d in loaded.model_demands}["my-org/phi-4"] == 4
 
+    def test_quotas_of_regions_that_it_does_not_have_are_told(self, starter: Path) -> None:
+        assert "unused_quotas" not in dict(load_scenario(starter).warnings)
+        with (starter / "quotas.csv").open("a") as handle:
+            handle.write("aws,aws/us-west-2,G and VT,vcpu,10\naws,aws/us-west-2,L4,gpu,10\n")
+        text = dict(load_scenario(starter).warnings)["unused_quotas"]
+        assert text.count("aws/us-west-2") == 1
+        assert text.startswith("quotas of regions that the scenario does not have count for nothing: aws/us-west-2")
+
     def test_bad_rows_are_set_aside_counted_and_reported(self, starter: Path) -> None:
         with (starter / "offers.csv").open("a") as handle:
             handle.write("aws/eu-central-1,L40Sx8,g6e.48xlarge,on_demand,,,,2025-05-01,blank price\n")

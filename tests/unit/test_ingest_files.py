@@ -55,6 +55,18 @@ def test_rows_set_aside_are_of_the_scenarios_regions_all_the_same(take_in: Inges
     assert any("none of its regions is one of the scenario's" in note for note in elsewhere.notes)
 
 
+def test_a_region_that_nobody_knows_is_told_with_the_one_it_is_like(take_in: Ingest) -> None:
+    own = (
+        OWN
+        + "aws/us-est-2,L4x1,g6.xlarge,on_demand,0.8,2026-07-30\naws/us-west-2,L4x1,g6.xlarge,on_demand,0.8,2026-07-30\n"
+    )
+    for _ in range(2):  # what was taken in before makes it no better known
+        (told,) = [note for note in take_in("prices", own).notes if "neither the catalog nor the scenario" in note]
+        assert told.startswith(
+            "neither the catalog nor the scenario knows aws/us-est-2 (near aws/us-east-2 or aws/us-west-2): "
+        )
+
+
 @pytest.mark.parametrize(
     ("text", "remedies"),
     [
