@@ -44,6 +44,7 @@ def settle(problem: AllocationProblem, solve: Solve, measure: Measure, limits: S
         found = other.best_from(start, best)
         if rank(found) < rank(best):
             best, fresh = found, other
+    best = fresh.let_in(best)
     now = fresh.of(problem)
     found = now.choose(shares_of(best), best.set_aside)
     if missed(found) <= missed(best):

@@ -20,6 +20,8 @@ Measure = Callable[[AllocationResult], Mapping[str, float]]
 _FAILURES, _NEAR, _GAIN, _LATE_GAIN = 2, 0.03, 2e-3, 0.1
 # How far the use of receivers that are too few falls at once, and how near to too few it is left.
 _FALL, _NEAR_ENOUGH = 0.6, 0.2
+# Choices after templates are let in again that were set aside, and what the first may cost of the best.
+_LET_IN_ROUNDS, _HARDLY_MORE = 3, 1.1
 # Where not even the least use keeps the SLO there is nothing to plan with; the plan says so.
 LEAST = 0.02
 
@@ -75,7 +77,8 @@ class Search:
     ) -> None:
         self._problem, self._solve, self._measure, self._limits = problem, solve, measure, limits
         self._adds_receivers = adds_receivers
-        self._made: dict[str, tuple[AllocationResult, Mapping[str, float]]] = {}
+        self._made: dict[str, AllocationResult] = {}
+        self._measured: dict[str, Mapping[str, float]] = {}
         self._lessons: list[_Lesson] = []
         self._failures: dict[str, int] = {}
         self._held_up: dict[str, int] = {}
@@ -92,7 +95,7 @@ class Search:
     def afresh(self, *, adds_receivers: bool) -> Search:
         """A search of the same problem that has learnt nothing, but need not make choices again that were made."""
         other = Search(self._problem, self._solve, self._measure, self._limits, adds_receivers)
-        other._made = self._made
+        other._made, other._measured = self._made, self._measured
         return other
 
     @property
@@ -109,22 +112,31 @@ class Search:
         """The best of ``best`` and the choices from ``share`` on, with shares that only fall in the end where none keeps them."""
         best = self.follow(share, best)
         if best.short or (best.set_aside and misses_demand(best)):
-            return min(best, self.lower(best), key=rank)
-        return self.let_in(best)
+            best = min(best, self.lower(best), key=rank)
+        return best
 
     def let_in(self, best: Settled) -> Settled:
         """The best of ``best`` and choices that have templates again which were set aside, workload by workload, used as little
         as they must be: many that are cheap may cost less than few that are solid."""
         for name in self._judged(shares_of(best)):
             share = self.lowered(shares_of(best), [name])
-            if share != shares_of(best):
-                best = self.follow(share, best)
+            if share != shares_of(best) and self._may_gain(share, best):
+                best = self.follow(share, best, _LET_IN_ROUNDS)
         return best
 
-    def follow(self, share: Mapping[str, float], best: Settled | None = None) -> Settled:
-        """Choices from ``share`` on, as long as they may beat ``best``; the best of all."""
+    def _may_gain(self, share: Mapping[str, float], best: Settled) -> bool:
+        """Whether the choice with ``share`` costs hardly more than ``best``, whatever it is safe at, so that what it saves once
+        shares rise may make it cheaper. Looked at first since measuring takes the time."""
+        if best.short:
+            return False
+        result, known = self._solved(share, self.set_aside(share)), best.result
+        is_as_much = round(result.theta, 9) >= round(known.theta, 9)
+        return is_as_much and result.objective_usd < known.objective_usd * _HARDLY_MORE
+
+    def follow(self, share: Mapping[str, float], best: Settled | None = None, rounds: int | None = None) -> Settled:
+        """At most ``rounds`` choices from ``share`` on, as long as they may beat ``best``; the best of all."""
         done = set[str]()
-        for number in range(self._limits.most_rounds):
+        for number in range(rounds or self._limits.most_rounds):
             out = self.set_aside(share)
             asked = _asked(share, out)
             if asked in done:
@@ -198,16 +210,22 @@ class Search:
 
     def choose(self, share: Mapping[str, float], out: Mapping[str, frozenset[str]]) -> Settled:
         """The choice with ``share`` and without the templates ``out``, measured; made once."""
-        asked = with_headroom(self._problem, share)
-        asked = without_templates(asked, out) if out else asked
-        key = _asked(share, out)
-        if key not in self._made:
-            result = self._solve(asked)
-            self._made[key] = result, self._measure(result)
-        result, safe = self._made[key]
-        used = uses(asked, result)
+        asked, result, key = self._problem_of(share, out), self._solved(share, out), _asked(share, out)
+        if key not in self._measured:
+            self._measured[key] = self._measure(result)
+        safe, used = self._measured[key], uses(asked, result)
         short = {name: (used[name], safe[name]) for name in used if used[name] > safe[name] * (1 + 1e-9)}
         return Settled(asked, result, safe, short, out)
+
+    def _problem_of(self, share: Mapping[str, float], out: Mapping[str, frozenset[str]]) -> AllocationProblem:
+        asked = with_headroom(self._problem, share)
+        return without_templates(asked, out) if out else asked
+
+    def _solved(self, share: Mapping[str, float], out: Mapping[str, frozenset[str]]) -> AllocationResult:
+        key = _asked(share, out)
+        if key not in self._made:
+            self._made[key] = self._solve(self._problem_of(share, out))
+        return self._made[key]
 
     def lowered(self, share: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
         """The shares with those of ``names`` at the largest use measured below, where there is one: templates that keep it
