@@ -7,7 +7,8 @@ share falls to the largest one measured below it, and templates that keep this o
 share by itself but not with the instances that its requests go on to, those templates are set aside that it does not keep it
 with, or, where it is their number, these are used less: there will be more of them to take its KV in. Once a choice keeps
 its shares they rise to what it is safe at, until nothing is to be gained. Where there were to be more such instances, the
-search is made again without that freedom and the better answer is taken.
+search is made again without that freedom and the better answer is taken. In the end templates that were set
+aside are let in again, used as little as they must be.
 """
 
 from __future__ import annotations

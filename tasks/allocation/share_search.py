@@ -105,8 +105,9 @@ class Search:
 
     def first_share(self) -> dict[str, float]:
         """The start values, or what a choice made with them is safe at if that is more."""
-        safe = self._measure(self._solve(self._problem))
-        return {c.workload_id: max(c.headroom, safe.get(c.workload_id, 0.0)) for c in self._problem.candidates}
+        own = {c.workload_id: c.headroom for c in self._problem.candidates}
+        safe = self.choose(own, {}).safe
+        return {name: max(share, safe.get(name, 0.0)) for name, share in own.items()}
 
     def best_from(self, share: Mapping[str, float], best: Settled | None = None) -> Settled:
         """The best of ``best`` and the choices from ``share`` on, with shares that only fall in the end where none keeps them."""

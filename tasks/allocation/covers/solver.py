@@ -144,14 +144,14 @@ def _of_many(
     clock: Clock,
 ) -> tuple[GoalOutcome, bool]:
     """``best``, or better: the mix rounded, then a few models' covers at a time sought anew; and whether to leave it at that."""
+    grid = _grid(_DIVING, models)
     if not found.unserved:
-        best = _better(best, *round_mix(problem, columns, models, found, _grid(_DIVING, models)))
+        best = _better(best, *round_mix(problem, columns, models, found, grid))
     if best.counts is None:
         is_hopeless = bool(found.unserved) and len(columns) > _CLOSABLE
         return replace(best, note="no mix of covers serves every model" if is_hopeless else ""), is_hopeless
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     if_used = bounds_if_used(columns, models, prices, dual_value(problem, found.duals), _fixing(models))
-    grid = _grid(_DIVING, models)
     best = search_neighbourhoods(
         problem, columns, models, target.share, prices, parts, if_used, grid, best, limits, clock
     )
