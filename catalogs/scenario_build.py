@@ -26,7 +26,14 @@ from catalogs.scenario import (
     state_notes,
     workloads_of,
 )
-from catalogs.scenario_checks import duplicate_findings, fit_findings, slo_unit_notes, unused_quota_notes
+from catalogs.scenario_checks import (
+    duplicate_findings,
+    fit_findings,
+    percent_notes,
+    slo_unit_notes,
+    start_up_notes,
+    unused_quota_notes,
+)
 from catalogs.scenario_names import NameChecks
 from catalogs.scenario_rules import ModelRules
 from catalogs.scenario_schema import DemandSection, ModelSection, OffersSection, Scenario
@@ -301,6 +308,8 @@ class _Builder(NameChecks):
         )
         notes = (
             *self.warnings,
+            *percent_notes(self.draft, scenario),
+            *start_up_notes(self.draft, scenario),
             *self.lake.notes,
             *drift_notes(workloads, self.lake.lengths),
             *state_notes(loaded),

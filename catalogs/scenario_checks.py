@@ -1,11 +1,11 @@
-"""Checks of a scenario that need little of it: lengths, units, names given twice, quotas that bind nothing."""
+"""Checks of a scenario that need little of it: lengths, units, times, names given twice, quotas that bind nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
 from catalogs.errors import Finding, with_close_matches
-from catalogs.scenario_schema import ModelSection
+from catalogs.scenario_schema import ModelSection, Scenario
 from catalogs.scenario_yaml import Key, ScenarioDraft
 from catalogs.types import Lengths, ModelSpec, Quota
 
@@ -20,6 +20,39 @@ def slo_unit_notes(draft: ScenarioDraft, key: Key, section: ModelSection) -> Ite
                 "unit_suspect",
                 f"{draft.file}, line {line}: {name} is {value:g} ms for {section.model}; were seconds meant?",
             )
+
+
+# Per cent that are 0 < x below this may be shares: 0.2 for 20 %.
+_SHARE_BELOW = {"cost_rise_pct": 1.0, "capacity_fall_pct": 1.0, "discount_pct": 1.0, "hysteresis_pct": 0.1}
+
+
+def percent_notes(draft: ScenarioDraft, scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """Notes on percentages so small that a share may have been meant."""
+    policy, guards = scenario.policy, scenario.policy.guards
+    values: dict[Key, float | None] = {
+        ("policy", "hysteresis_pct"): policy.hysteresis_pct,
+        ("policy", "guards", "cost_rise_pct"): guards.cost_rise_pct,
+        ("policy", "guards", "capacity_fall_pct"): guards.capacity_fall_pct,
+    }
+    values |= {("offers", "discount_pct", name): pct for name, pct in scenario.offers.discount_pct.items()}
+    for key, value in values.items():
+        name = next(part for part in reversed(key) if part in _SHARE_BELOW)
+        if value is not None and 0 < value < _SHARE_BELOW[str(name)]:
+            of = "" if name == key[-1] else f" of {key[-1]}"
+            where = f"{draft.file}, line {draft.line(key)}: {name}{of}"
+            yield "unit_suspect", f"{where} is {value:g} %; were {100 * value:g} % meant?"
+
+
+def start_up_notes(draft: ScenarioDraft, scenario: Scenario) -> Iterator[tuple[str, str]]:
+    """A note where a new instance starts for longer than the plan lasts that it is for."""
+    init, interval = scenario.policy.init_minutes, scenario.policy.interval_minutes
+    if init > interval:
+        line = draft.line(("policy", "init_minutes"))
+        yield (
+            "start_outlasts_plan",
+            f"{draft.file}, line {line}: init_minutes {init:g} is longer than interval_minutes {interval:g}, so a new "
+            f"instance costs {init / interval:.3g} intervals before it serves; are the two exchanged?",
+        )
 
 
 def unused_quota_notes(quotas: Iterable[Quota], regions: Sequence[str]) -> list[tuple[str, str]]:

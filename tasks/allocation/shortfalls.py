@@ -14,7 +14,7 @@ from catalogs.types import Market
 from tasks.allocation.columns import RATE_TOLERANCE, Columns, make_columns, planned_req_per_s, usable
 from tasks.allocation.formulation import Formulation, Goal, formulate
 from tasks.allocation.highs import MipStatus, solve_mip
-from tasks.allocation.moves import links_left, moved_of
+from tasks.allocation.moves import egress_usd, links_left, moved_of
 from tasks.allocation.outcome import regions_of, served_by_region
 from tasks.allocation.types import (
     AllocationProblem,
@@ -69,8 +69,9 @@ class Shortfall:
     """A workload's missing tokens/s (requests the plan does not serve x tokens per request) and what would close it.
 
     ``extra``: cheapest extra nodes for its model while the plan's other models keep theirs; ``extra_rent_usd_per_h`` is
-    what the plan's rent grows by with them, ``extra_quotas`` what quotas would have to grow by, if they do. Both empty with
-    ``reason`` where nothing sold would close it, or nothing is needed.
+    what the plan costs more with them (KV that crosses regions included), ``extra_quotas`` and ``extra_budget_usd_per_h``
+    what quotas and the budget would have to grow by, if they do. All empty with ``reason`` where nothing sold would close
+    it, or nothing is needed.
     ``quotas`` are the quotas over several configurations that are spent, as texts.
     ``rules``: those of the model without each of which the same supply would serve more of it.
     ``regions`` is (served from, wanted) where a model that wants several regions is in fewer, else None.
@@ -80,13 +81,18 @@ class Shortfall:
     missing_tok_per_s: float
     binding: tuple[BindingSupply, ...]
     quotas: tuple[str, ...]
-    budget_binds: bool
     regions: tuple[int, int] | None
     rules: tuple[str, ...]
     extra: tuple[ExtraNodes, ...]
     extra_quotas: tuple[ExtraQuota, ...]
     extra_rent_usd_per_h: float
+    extra_budget_usd_per_h: float
     reason: str
+
+    @property
+    def budget_binds(self) -> bool:
+        """Whether the budget would have to grow."""
+        return self.extra_budget_usd_per_h > 0
 
     def binding_text(self) -> str:
         """For people: ``L40Sx4 in aws/us-east-2 (8 of 8); budget``."""
@@ -106,7 +112,7 @@ class Shortfall:
         parts = [f"+{e.nodes} {e.node_config} in {e.region} (+{e.usd_per_h:.2f} USD/h)" for e in self.extra]
         parts += [f"quota {q.quota} +{q.units}" for q in self.extra_quotas]
         if self.budget_binds:
-            parts.append(f"budget +{self.extra_rent_usd_per_h:.2f} USD/h")
+            parts.append(f"budget +{self.extra_budget_usd_per_h:.2f} USD/h")
         return "; ".join(parts) or _ANOTHER_SPLIT
 
 
@@ -131,20 +137,20 @@ def explain_shortfalls(
             continue
         rules = _binding_rules(problem, result, demand, got) if is_short else ()
         extra, extra_quotas, extra_rent, reason = _cheapest_extra(problem, result, demand, used, limits)
-        budget = problem.budget_usd_per_h
-        budget_binds = budget is not None and not reason and rent + extra_rent > budget * (1 + RATE_TOLERANCE)
+        budget = math.inf if problem.budget_usd_per_h is None or reason else problem.budget_usd_per_h
+        extra_budget = rent + extra_rent - budget
         rows.extend(
             Shortfall(
                 workload_id=candidates.workload_id,
                 missing_tok_per_s=(missing if is_short else 0.0) * candidates.tokens_per_request,
                 binding=_binding(problem, candidates.counts[usable(problem, candidates, demand)], demand, used),
                 quotas=_binding_quotas(problem, candidates.counts[usable(problem, candidates, demand)], demand, used),
-                budget_binds=budget_binds,
                 regions=(regions, demand.min_regions) if regions < demand.min_regions > 1 else None,
                 rules=rules,
                 extra=extra,
                 extra_quotas=extra_quotas,
                 extra_rent_usd_per_h=extra_rent,
+                extra_budget_usd_per_h=extra_budget if extra_budget > budget * RATE_TOLERANCE else 0.0,
                 reason=reason,
             )
             for candidates in problem.candidates
@@ -296,9 +302,10 @@ def _cheapest_extra(
 ) -> tuple[tuple[ExtraNodes, ...], tuple[ExtraQuota, ...], float, str]:
     """Extra nodes and units of quotas that let one model be served in full while all others keep their nodes.
 
-    Notation: e_rc >= 0 whole, extra nodes; n_i instances of the model; L_rc capacity left by the other models. Minimise
-    sum p_rc e_rc + 0.001 sum p_i n_i subject to sum U_ic n_i - e_rc <= L_rc and the model's demand, phase and region
-    rows of the allocation. The budget and quotas are left out: what they would have to grow by is reported.
+    Notation: e_rc >= 0 whole, extra nodes; n_i instances of the model; x_l share of it whose KV takes link l, at f_l USD/h;
+    L_rc capacity left by the other models. Minimise sum p_rc e_rc + 0.001 (sum p_i n_i + sum f_l x_l) subject to
+    sum U_ic n_i - e_rc <= L_rc and the model's demand, phase, region and bandwidth rows of the allocation. The budget and
+    quotas are left out: what they would have to grow by is reported.
     """
     own = tuple(row for row in result.instances if row.workload_id in demand.workload_ids)
     left = problem.capacity_nodes - (used - used_nodes(problem, own))
@@ -348,7 +355,9 @@ def _cheapest_extra(
         then[p] += counts.astype(np.int64) * round(n)
     beyond = [(q.name, int((then * problem.quota_units(q)).sum()) - q.limit) for q in problem.quotas]
     quotas = tuple(ExtraQuota(name, units) for name, units in beyond if units > 0)
-    return nodes, quotas, rent - math.fsum(row.cost_usd_per_h for row in own), ""
+    now = math.fsum(row.cost_usd_per_h for row in own)
+    now += math.fsum(row.usd_per_h for row in result.transfers if row.model == demand.model)
+    return nodes, quotas, rent + egress_usd(alone, form.moved(outcome.values)) - now, ""
 
 
 def _enough_nodes(problem: AllocationProblem, columns: Columns) -> NDArray[np.int64]:
@@ -378,6 +387,7 @@ def _extra_nodes(
     objective: list[tuple[pulp.LpVariable, float]] = [
         (n, _RENT_WEIGHT * float(price)) for n, price in zip(form.instances, columns.price_usd_per_h, strict=True)
     ]
+    objective += [(x, _RENT_WEIGHT * egress_usd(problem, {key: 1.0})) for key, x in form.moves.items()]
     extra: dict[tuple[int, int], pulp.LpVariable] = {}
     for r, pool in enumerate(problem.pools):
         here = np.flatnonzero(columns.pool == r)

@@ -111,6 +111,16 @@ def test_what_only_moving_serves_is_served_by_it() -> None:
     assert rows[0].extra_text() == f"+1 L4x1 in {R1} (+1.00 USD/h)"
 
 
+def test_what_moving_costs_counts_in_the_budget_that_is_missing() -> None:
+    # One L4 and one A10G serve 1 of 2 req/s: 1 + 2 + 1.80 = 4.80 of 5. All: 2 + 2 + 3.60 = 7.60, or 2.60 more than 5.
+    p = replace(base(usd_per_gb=0.005), budget_usd_per_h=5.0)
+    short = solved(p)
+    assert (short.theta, short.cost_usd_per_h) == (pytest.approx(0.5), pytest.approx(4.8))
+    (row, _) = explain_shortfalls(p, short, EXACT)
+    assert row.extra_rent_usd_per_h == pytest.approx(2.8)
+    assert (row.binding_text(), row.extra_text()) == ("budget", "budget +2.60 USD/h")
+
+
 def test_each_phase_keeps_the_rules_by_itself() -> None:
     # N+1: three L4 in R1 and two A10G in R2: 3 + 4 + 3.60 = 10.60; together at least 3 + 18 or 15 + 4.
     p = base(usd_per_gb=0.005)

@@ -139,6 +139,13 @@ def test_a_budget_can_be_what_binds() -> None:
     assert solved(replace(p, budget_usd_per_h=6.0)).status is SolveStatus.OPTIMAL
 
 
+def test_a_budget_need_not_grow_by_what_is_left_of_it() -> None:
+    # Rent 3 of 3.75; all of a takes 2 more (4 + 1), all of b 1 more (2 + 2): 1.25 and 0.25 are missing.
+    p = two_models(20, budget_usd_per_h=3.75)
+    texts = {row.workload_id: row.extra_text() for row in explain_shortfalls(p, solved(p), EXACT)}
+    assert texts == {"a-aggregated": "budget +1.25 USD/h", "b-aggregated": "budget +0.25 USD/h"}
+
+
 def test_co_location_counts_in_what_is_missing() -> None:
     # Prefill can only be in R1, decode only in R2: nothing is served although each phase alone would be.
     prefill = workload("a", Phase.PREFILL, {"p": ({"L4x1": 1}, 10)}, CONFIGS, tokens_per_request=2.0)
