@@ -37,6 +37,12 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan, solver_note: str = "") -> 
         notes.append(PlanWarning(code="derived_offers", text=text))
     notes += rule_notes(loaded, plan)
     policy = loaded.scenario.policy
+    if plan.instances and not loaded.is_headroom_computed:
+        text = (
+            f"headroom is as stated ({policy.headroom.prefill:.3g} of the rate for prefill, {policy.headroom.decode:.3g} for "
+            "decode): nothing was simulated to see whether the SLOs hold; `coral simulate` does"
+        )
+        notes.append(PlanWarning(code="not_simulated", text=text))
     if policy.safety_percentile is not None and plan.instances:
         errors = [i.rel_error for i in plan.instances]
         text = (

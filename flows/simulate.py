@@ -5,23 +5,30 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from catalogs.errors import CoralError
 from flows.settings import Progress, SilentProgress, progress_stage
 from flows.simulate_inputs import SimulateInputs, SimulateSettings, resolve
+
+if TYPE_CHECKING:
+    from flows.simulate_work import Run
 
 STAGE = "simulate"
 
 
 def run_simulation(settings: SimulateSettings, progress: Progress | None = None) -> dict[str, Any]:
     """The document of all streams and seeds (see :func:`flows.simulate_work.document`); runs that are done are not run again.
+    Of a lake that may only be read they are kept for the call alone.
 
-    Raises what :func:`flows.simulate_inputs.resolve` raises, and what the tasks raise.
+    Raises what :func:`flows.simulate_inputs.resolve` raises, what the tasks raise, and CoralError for workers elsewhere, which
+    have only the lake to write to, where it may only be read.
     """
     from flows import simulate_work as work
+    from warehouse.results import can_keep
 
     progress = progress or SilentProgress()
     with progress_stage(progress, "read plan and traces"):
@@ -29,6 +36,23 @@ def run_simulation(settings: SimulateSettings, progress: Progress | None = None)
     for note in inputs.notes:
         progress.message(note)
     runs = work.runs_of(inputs, settings.seeds)
+    if can_keep(settings.lake_root):
+        return _run(settings, inputs, runs, progress)
+    if settings.dask_address is not None:
+        raise CoralError(
+            f"{settings.lake_root} may only be read, and workers elsewhere leave their results there",
+            remedy="simulate without --dask-address, or let this user write to the lake",
+        )
+    progress.message(f"{settings.lake_root} may only be read: what is simulated is not kept")
+    with tempfile.TemporaryDirectory() as folder:
+        work.copy_results(settings.lake_root, Path(folder), runs)
+        return _run(replace(settings, lake_root=Path(folder)), inputs, runs, progress)
+
+
+def _run(settings: SimulateSettings, inputs: SimulateInputs, runs: Sequence[Run], progress: Progress) -> dict[str, Any]:
+    """The document, with what is missing of ``runs`` done first and kept in the settings' folder."""
+    from flows import simulate_work as work
+
     todo = work.missing_runs(settings.lake_root, runs)
     if len(todo) == 1 and settings.dask_address is None:
         with progress_stage(progress, STAGE):

@@ -229,8 +229,14 @@ def hardware_of(loaded: LoadedScenario, used: Iterable[str], model: str) -> Hard
 
 
 def _plan_notes(plan: Plan, workloads: Mapping[str, Workload]) -> list[str]:
-    """What of the plan the simulation takes on trust."""
-    notes = []
+    """That the plan is not the one that runs; what of it the simulation takes on trust."""
+    from tasks.allocation.plan import PlanState
+
+    name, notes = f"version {plan.plan_version} of {plan.scenario_id}", []
+    if plan.state is PlanState.PROPOSED:
+        notes.append(f"{name} is a proposal: it waits for `coral plans approve {plan.plan_version}`")
+    if plan.state is PlanState.SUPERSEDED:
+        notes.append(f"{name} is superseded: another version is current")
     measured = sorted({row.workload for row in plan.instances if row.provenance == "measured"})
     if measured:
         notes.append(f"rates of {', '.join(measured)} are measured; their passes are simulated with modelled times")

@@ -152,6 +152,14 @@ def missing_runs(lake_root: Path, runs: Sequence[Run]) -> list[Run]:
     return list(todo.values())
 
 
+def copy_results(source: Path, target: Path, runs: Sequence[Run]) -> None:
+    """Results of ``runs`` that a folder has, to another."""
+    for run in runs:
+        known = find_result(source, run.result_id)
+        if known is not None:
+            write_result(target, run.result_id, known)
+
+
 def labels(inputs: SimulateInputs, jobs: Sequence[SimulateJob]) -> list[str]:
     """A job in a few words: its first run and how many more."""
     texts = []

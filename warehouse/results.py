@@ -57,6 +57,12 @@ def write_result(
     return final
 
 
+def can_keep(root: str | os.PathLike[str], kind: str = SIMULATIONS) -> bool:
+    """Whether results of a kind may be written; False in a lake that may only be read."""
+    folder = _folder(root, kind)
+    return os.access(folder if folder.is_dir() else folder.parent, os.W_OK | os.X_OK)
+
+
 def find_result(root: str | os.PathLike[str], result_id: str, kind: str = SIMULATIONS) -> Any | None:
     """The document of ``result_id``, or None where there is none; a damaged file is deleted and counts as none."""
     for path in sorted(_folder(root, kind).glob(f"{result_id}-*.json")):

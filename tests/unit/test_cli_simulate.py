@@ -15,8 +15,11 @@ from simulate_cases import publish_next_plan, publish_small_plan
 
 from catalogs.errors import CoralError, InputError, LakeError, UnknownNameError
 from flows.render_simulation import share, simulation_lines, validation_lines
+from flows.settings import SilentProgress
+from flows.simulate import run_simulation
 from flows.simulate_inputs import SimulateInputs, SimulateSettings, _plan_notes, resolve
 from flows.simulate_work import SimulateJob, document, is_kept, missing_runs, plan_instances_of, run_job, runs_of
+from tasks.allocation.plan import PlanState
 
 PHI, GPT = "microsoft/phi-4", "openai/gpt-oss-20b"
 
@@ -62,6 +65,46 @@ def test_a_stated_prefix_cache_is_told(folder: Path) -> None:
         "of every prompt the stated part is in the prefix cache, whatever came before: phi-4 25 %"
     ]
     assert _plan_notes(inputs.plan, inputs.workloads) == []
+
+
+def test_a_plan_that_does_not_run_says_so(folder: Path) -> None:
+    inputs = inputs_of(folder)
+    for state, words in (
+        (PlanState.PROPOSED, "is a proposal: it waits for `coral plans approve 1`"),
+        (PlanState.SUPERSEDED, "is superseded: another version is current"),
+    ):
+        (note,) = _plan_notes(inputs.plan.model_copy(update={"state": state}), inputs.workloads)
+        assert note == f"version 1 of {inputs.plan.scenario_id} {words}"
+
+
+def test_a_version_that_was_superseded_says_so_when_simulated(tmp_path: Path) -> None:
+    publish_small_plan(tmp_path)
+    publish_next_plan(tmp_path)
+    assert "superseded" in inputs_of(tmp_path, plan_version=1).notes[-1]
+    assert not any("superseded" in note for note in inputs_of(tmp_path, plan_version=2, from_plan_version=1).notes)
+
+
+def test_a_lake_that_may_only_be_read_is_simulated_without_keeping(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = SimulateSettings(publish_small_plan(tmp_path), tmp_path / ".coral", minutes=1.0)
+    said: list[str] = []
+    listening = SilentProgress()
+    monkeypatch.setattr(listening, "message", said.append)
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    unkept = run_simulation(settings, listening)
+    assert said[-1] == f"{tmp_path / '.coral'} may only be read: what is simulated is not kept"
+    assert not (tmp_path / ".coral" / "simulations").exists()
+    with pytest.raises(CoralError, match="workers elsewhere leave their results there"):
+        run_simulation(replace(settings, dask_address="tcp://127.0.0.1:1"))
+    monkeypatch.undo()
+    assert run_simulation(settings) == unkept
+    (kept,) = (tmp_path / ".coral" / "simulations").iterdir()
+    # What the lake has is not simulated again.
+    monkeypatch.setattr("os.access", lambda path, mode: False)
+    monkeypatch.setattr("flows.simulate_work.run_job", None)
+    assert run_simulation(settings) == unkept
+    assert [*(tmp_path / ".coral" / "simulations").iterdir()] == [kept]
 
 
 def test_each_trace_is_a_stream_and_a_models_own_trace_is_in_all(folder: Path, tmp_path: Path) -> None:

@@ -27,6 +27,21 @@ def test_rows_set_aside_are_told_once(tmp_path: Path) -> None:
     assert not [note for note in plan_warnings(quiet, plan) if "set aside" in note.text]
 
 
+def test_a_plan_whose_headroom_nobody_simulated_says_so(tmp_path: Path) -> None:
+    write_starter(tmp_path)
+    plan = example_plan().model_copy(update={"offers": ()})
+    assert "not_simulated" not in {note.code for note in plan_warnings(load_scenario(tmp_path), plan)}
+    scenario = tmp_path / "scenario.yaml"
+    scenario.write_text(scenario.read_text().replace("headroom: auto", "headroom: start"))
+    loaded = load_scenario(tmp_path)
+    (note,) = [note for note in plan_warnings(loaded, plan) if note.code == "not_simulated"]
+    assert note.text.startswith(
+        "headroom is as stated (0.8 of the rate for prefill, 0.9 for decode): nothing was simulated"
+    )
+    nothing = plan.model_copy(update={"instances": ()})
+    assert "not_simulated" not in {note.code for note in plan_warnings(loaded, nothing)}
+
+
 def test_configurations_that_their_network_rules_out_are_told_in_one_line() -> None:
     """phi-4 keeps 40 layers x 2 x 10 heads x 128 x 2 bytes of a token: 1,155 of them take 946 ms at 80 % of 2.5 Gbit/s, which
     leaves 254 ms of 1,200 to an L40S that needs some 150 for a pass and as much for the wait before it."""
