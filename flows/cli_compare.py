@@ -99,7 +99,7 @@ def _fleet(found: Comparison) -> list[Line]:
 
 
 def _workloads(found: Comparison) -> list[Line]:
-    from flows.render import Line, number, table
+    from flows.render import Line, number, table, wrapped
 
     rows = [
         (
@@ -112,7 +112,8 @@ def _workloads(found: Comparison) -> list[Line]:
         for row in found.workloads
     ]
     header = ("workload", "demand tok/s", "today, with headroom", "utilisation", "plan")
-    return [Line("Against demand", "bold"), *map(Line, table(header, rows, right=(1, 2, 3, 4)))]
+    lines = [Line("Against demand", "bold"), *map(Line, table(header, rows, right=(1, 2, 3, 4)))]
+    return [*lines, *(line for note in found.notes for line in wrapped(note, style="yellow"))]
 
 
 def _cost(found: Comparison) -> list[Line]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tasks.allocation.plan import Plan, PlanInstance
 
 _Signature = tuple[Any, ...]
+_SAME = 1e-6  # relative
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,8 @@ class WorkloadNow:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All of it. ``rates`` are of one instance, in the order of ``fleet``; ``kept`` counts instances that are in both."""
+    """All of it. ``rates`` are of one instance, in the order of ``fleet``; ``kept`` counts instances that are in both;
+    ``notes`` say why workloads serve nothing, or less than their machines could."""
 
     plan: Plan
     fleet: tuple[FleetRow, ...]
@@ -54,6 +56,7 @@ class Comparison:
     workloads: tuple[WorkloadNow, ...]
     steps: Steps
     kept: int
+    notes: tuple[str, ...] = ()
 
     @property
     def cost_usd_per_h(self) -> float:
@@ -88,7 +91,8 @@ def compare(settings: BuildSettings, fleet_file: Path) -> Comparison:
         )
     rates = fleet_rates(settings, loaded, fleet)
     steps, kept = _steps(loaded, fleet, rates, plan)
-    return Comparison(plan, fleet, rates, _workloads(loaded, fleet, rates, plan), steps, kept)
+    notes = (*_absent(loaded, fleet, fleet_file.name), *_apart(loaded, fleet, rates, plan))
+    return Comparison(plan, fleet, rates, _workloads(loaded, fleet, rates, plan), steps, kept, notes)
 
 
 def fleet_rates(settings: BuildSettings, loaded: LoadedScenario, fleet: tuple[FleetRow, ...]) -> tuple[LayoutRate, ...]:
@@ -135,6 +139,39 @@ def _workloads(
         planned = demand[w.workload_id] * w.tokens_per_request
         rows.append(WorkloadNow(w.alias, planned, today, then, headroom[w.workload_id]))
     return tuple(rows)
+
+
+def _absent(loaded: LoadedScenario, fleet: tuple[FleetRow, ...], file: str) -> list[str]:
+    """That no machine is for a workload which is asked for."""
+    wanted = {name for d in loaded.model_demands if d.planned_req_per_s for name in d.workload_ids}
+    here = {row.workload.workload_id for row in fleet}
+    absent = [w.alias for w in loaded.workloads if w.workload_id in wanted - here]
+    return [f"no row of {file} is for {', '.join(absent)}"] if absent else []
+
+
+def _apart(loaded: LoadedScenario, fleet: tuple[FleetRow, ...], rates: tuple[LayoutRate, ...], plan: Plan) -> list[str]:
+    """That a model's phases run in different regions between which its KV does not cross: together they serve less."""
+    if loaded.scenario.policy.cross_region_kv is not None:
+        return []
+    headroom, notes = _headroom(loaded, plan), []
+    tokens = {w.workload_id: w.tokens_per_request for w in loaded.workloads}
+    for demand in loaded.model_demands:
+        served: dict[tuple[str, str], float] = {}
+        for row, rate in zip(fleet, rates, strict=True):
+            name = row.workload.workload_id
+            if name in demand.workload_ids:
+                req_per_s = rate.tok_per_s * row.instances * headroom[name] / tokens[name]
+                served[name, row.offer.region] = served.get((name, row.offer.region), 0.0) + req_per_s
+        regions = {region for _, region in served}
+        each = [math.fsum(served.get((name, r), 0.0) for r in regions) for name in demand.workload_ids]
+        together = math.fsum(min(served.get((name, r), 0.0) for name in demand.workload_ids) for r in regions)
+        least = min(min(each), demand.planned_req_per_s or 0.0)
+        if together < least * (1 - _SAME):
+            notes.append(
+                f"{demand.alias}: its phases are in different regions, and KV does not cross them: together they serve "
+                f"{together:.3g} of {demand.planned_req_per_s:.3g} req/s"
+            )
+    return notes
 
 
 def _steps(
@@ -271,6 +308,7 @@ def comparison_document(found: Comparison) -> dict[str, Any]:
             for row, rate in zip(found.fleet, found.rates, strict=True)
         ],
         "workloads": [{**asdict(row), "utilization": row.utilization} for row in found.workloads],
+        "notes": list(found.notes),
         "kept_instances": found.kept,
         "steps": [
             {

@@ -16,7 +16,7 @@ from flows.interrupt import interrupt_sets
 from flows.plan_publish import AllocationOutcome, keep_frame_of, publish
 from flows.settings import BuildSettings, Progress, progress_stage
 from flows.turn import RunRequest, allocation_turn, log_undecided
-from tasks.allocation.plan import Plan, PlanBaselines, PlanInputs, PlanState, PlanWarning
+from tasks.allocation.plan import NOT_COMPUTED, Plan, PlanBaselines, PlanInputs, PlanState, PlanWarning
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ _NO_BASELINES = PlanBaselines(
     homo_optimal_usd_per_h=None,
     homo_optimal_lower_bound_usd_per_h=None,
     homo_greedy_usd_per_h=None,
-    note="not computed: the search was interrupted",
+    note=f"{NOT_COMPUTED}: the search was interrupted",
+)
+_KEPT_BASELINES = _NO_BASELINES.model_copy(
+    update={"note": f"{NOT_COMPUTED} anew: the version that stays says what they cost when it was made"}
 )
 _INTERRUPTED = "the search was interrupted: this is the best plan it had found"
 
@@ -156,13 +159,15 @@ def _decide(
             choice = Choice(*kept) if kept else choose(loaded, lake, library_id, inputs, stop)
         everything = inputs.problem
         inputs, result, notes = choice.inputs, choice.result, choice.notes
-        with progress_stage(progress, "baselines"):
-            baselines = _baselines(inputs.problem, everything, result, stop)
-            if kept and is_scheduled:
-                notes += unsolved_restriction_notes(loaded, lake, result)
-            elif not stop.is_set():
-                notes += restriction_notes(loaded, lake, library_id, inputs, result, choice.fresh, stop)
-                notes += left_out_notes(loaded)
+        if kept and is_scheduled:  # its document is not stored, and nobody reads it
+            baselines = _KEPT_BASELINES
+            notes += unsolved_restriction_notes(loaded, lake, result)
+        else:
+            with progress_stage(progress, "baselines"):
+                baselines = _baselines(inputs.problem, everything, result, stop)
+                if not stop.is_set():
+                    notes += restriction_notes(loaded, lake, library_id, inputs, result, choice.fresh, stop)
+                    notes += left_out_notes(loaded)
         if stop.is_set():
             notes += (PlanWarning(code="interrupted", text=_INTERRUPTED),)
         with progress_stage(progress, "check"):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from catalogs.wording import counted
 from flows.render import HOURS_PER_MONTH, WIDTH, Line, money, number, percent_up, table, wrapped
-from tasks.allocation.plan import Plan, PlanInstance, PlanNode, PlanStage, PlanState, PlanWorkload
+from tasks.allocation.plan import NOT_COMPUTED, Plan, PlanInstance, PlanNode, PlanStage, PlanState, PlanWorkload
 from tasks.allocation.types import SolveStatus
 from tasks.templates.types import LaunchClass
 
@@ -240,6 +240,8 @@ def _baseline_rows(plan: Plan) -> list[tuple[str, str]]:
     proven = (
         f", at least {money(bound)}" if bound is not None and optimal is not None and bound < optimal * 0.9995 else ""
     )
+    if baselines.note.startswith(NOT_COMPUTED):
+        return []  # the note says why
     return [
         ("homo-optimal", _against(plan, optimal) + proven),
         ("paper's homo", _against(plan, baselines.homo_greedy_usd_per_h)),

@@ -17,6 +17,8 @@ from tasks.templates.types import LaunchClass
 
 PLAN_SCHEMA_VERSION = 1
 HEADROOM_BASES = ("stated", "simulated")
+# How the note of baselines begins that nobody looked for.
+NOT_COMPUTED = "homogeneous plans are not computed"
 
 
 class PlanState(StrEnum):

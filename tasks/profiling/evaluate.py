@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from catalogs.types import Efficiency, Gpu, NodeConfig, Workload
 from tasks.profiling.cells import Cells, StageTimes
 from tasks.profiling.cycles import Mode
 from tasks.profiling.layouts import Layout
+from tasks.profiling.left_out import UNLIMITED_GBIT_PER_S
 from tasks.profiling.memory import ProfileSettings
 from tasks.profiling.rates import FEASIBLE, REASONS, LayoutSolver
 from tasks.profiling.roofline import Roofline
@@ -62,15 +63,23 @@ def layout_rate(
         return LayoutRate(0.0, _REASON_TEXTS[Infeasible.UNPROFILED])
     cells = Cells(workload, settings or ProfileSettings(), Mode(mode), machines)
     times = StageTimes.build(roofline, layout.tp, cells)
-    solved = LayoutSolver(node, gpu, shape, cells, layout, times).solve()
     stages = list(zip(_positions(machines), stage_layers(workload.model.layers, layout.pp, machines), strict=True))
     at = [(cells.combos.index((machines, position)), layers - 1) for position, layers in stages]
-    rates = np.min([solved.rate_tok_per_s[combo, :, layer] for combo, layer in at], axis=0)
-    if rates.max() > 0:
-        return LayoutRate(float(rates.max()))
-    # The cycle at which the worst stage got furthest says what is wrong.
-    furthest = int(np.min([solved.outcome[combo, :, layer] for combo, layer in at], axis=0).max())
-    return LayoutRate(0.0, _REASON_TEXTS[REASONS[min(furthest, FEASIBLE - 1)]])
+
+    def rate_and_reason(node: NodeConfig) -> tuple[float, Infeasible]:
+        solved = LayoutSolver(node, gpu, shape, cells, layout, times).solve()
+        rates = np.min([solved.rate_tok_per_s[combo, :, layer] for combo, layer in at], axis=0)
+        # The cycle at which the worst stage got furthest says what is wrong.
+        furthest = int(np.min([solved.outcome[combo, :, layer] for combo, layer in at], axis=0).max())
+        return float(rates.max()), REASONS[min(furthest, FEASIBLE - 1)]
+
+    rate, reason = rate_and_reason(node)
+    if rate > 0:
+        return LayoutRate(rate)
+    if reason is Infeasible.SLO and rate_and_reason(replace(node, network_gbit_per_s=UNLIMITED_GBIT_PER_S))[0] > 0:
+        speed = "unknown" if node.network_gbit_per_s is None else f"{node.network_gbit_per_s:g} Gbit/s"
+        return LayoutRate(0.0, f"handing over the KV of a prompt takes too long for the SLO on its network ({speed})")
+    return LayoutRate(0.0, _REASON_TEXTS[reason])
 
 
 def stage_layers(layers: int, inner: int, machines: int) -> Sequence[int]:

@@ -14,7 +14,7 @@ from tasks.profiling.profile import best_rates
 from tasks.profiling.roofline import Roofline
 from tasks.profiling.shapes import ModelShape
 
-_UNLIMITED_GBIT_PER_S = 1e9
+UNLIMITED_GBIT_PER_S = 1e9
 _NOTABLE = 0.05  # the least share of the SLO
 
 
@@ -69,5 +69,5 @@ def ruled_out_by_network(
     return tuple(
         node
         for node in filter(may_be, node_configs)
-        if not meets(node) and meets(replace(node, network_gbit_per_s=_UNLIMITED_GBIT_PER_S))
+        if not meets(node) and meets(replace(node, network_gbit_per_s=UNLIMITED_GBIT_PER_S))
     )

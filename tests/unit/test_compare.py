@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cli_plan_example import example_plan
 from flows_cases import write_scenario
 
 from catalogs.errors import InputError
@@ -12,7 +14,7 @@ from catalogs.fleet import FleetRow, read_fleet
 from catalogs.scenario import LoadedScenario, load_scenario
 from catalogs.types import Phase, Workload
 from flows.build_inputs import resolve_inputs
-from flows.compare import fleet_rates, layout_text
+from flows.compare import _absent, _apart, fleet_rates, layout_text
 from flows.settings import BuildSettings
 from tasks.profiling.evaluate import layout_rate, stage_layers
 from tasks.profiling.layouts import Layout
@@ -155,3 +157,44 @@ def test_what_cannot_run_says_why(loaded: LoadedScenario, tmp_path: Path) -> Non
     assert "10 KV heads" in rates[0].reason
     assert rates[1].reason == "the weights do not fit into memory"
     assert workload(loaded, "phi-4/decode").phase is Phase.DECODE
+
+
+def test_a_network_too_slow_for_the_kv_is_told_apart_from_a_slow_gpu(loaded: LoadedScenario) -> None:
+    """KV of 1,155 tokens of phi-4 takes 946 ms at 80 % of 2.5 Gbit/s (as in test_flows_plan_notes), of 1,200 in all."""
+    item = next(i for i in resolve_inputs(BuildSettings(loaded.path, Path()), loaded).workloads
+                if i.workload.alias == "phi-4/prefill")  # fmt: skip
+    catalog = loaded.catalog
+    node = catalog.node_configs["L40Sx1"]
+    strict = replace(item.workload, slo_ms=1.0)
+
+    def reason(workload: Workload, gbit: float | None) -> str:
+        machine = replace(node, network_gbit_per_s=gbit)
+        return layout_rate(
+            workload, machine, catalog.gpus["L40S"], catalog.efficiencies["L40S"], Layout(1, 1, 1)
+        ).reason
+
+    assert reason(replace(item.workload, slo_ms=1200.0), 100.0) == ""
+    assert reason(replace(item.workload, slo_ms=1200.0), 2.5).endswith(
+        "too long for the SLO on its network (2.5 Gbit/s)"
+    )
+    assert reason(strict, 2.5) == reason(strict, 100.0) == "it cannot meet the SLO"
+
+
+def test_what_serves_nothing_or_not_together_is_said(loaded: LoadedScenario, tmp_path: Path) -> None:
+    rows = fleet(
+        loaded,
+        tmp_path,
+        "us-east-2,g6e.12xlarge,1,phi-4,prefill,1,,4",
+        "ap-northeast-2,g6e.12xlarge,1,phi-4,decode,2,,2",
+    )
+    assert _absent(loaded, rows, "fleet.csv") == ["no row of fleet.csv is for gpt-oss-20b/prefill, gpt-oss-20b/decode"]
+    rates = fleet_rates(BuildSettings(loaded.path, Path()), loaded, rows)
+    assert min(rate.tok_per_s for rate in rates) > 0
+    (note,) = _apart(loaded, rows, rates, example_plan(workloads=[], instances=[]))
+    assert note.startswith(
+        "phi-4: its phases are in different regions, and KV does not cross them: together they serve 0 of "
+    )
+    near = tuple(replace(row, offer=rows[0].offer) for row in rows)
+    assert _apart(loaded, near, rates, example_plan(workloads=[], instances=[])) == []
+    idle = replace(loaded, model_demands=tuple(replace(d, planned_req_per_s=0.0) for d in loaded.model_demands))
+    assert _absent(idle, rows, "fleet.csv") == _apart(idle, rows, rates, example_plan(workloads=[], instances=[])) == []

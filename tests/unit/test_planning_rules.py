@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 from cli_plan_example import EXAMPLE
@@ -14,10 +15,11 @@ from catalogs.errors import CoralError, LakeError
 from catalogs.init import write_starter
 from catalogs.scenario_kv import CrossRegionKvSection, kv_terms_of
 from catalogs.types import Basis, Market
+from flows.planning import _decide
 from flows.planning_inputs import kv_gb_per_request, kv_links, shared_quotas
 from flows.running import _layout
-from flows.settings import BuildSettings
-from tasks.allocation.plan import Plan, PlanShortfall, decision_hash
+from flows.settings import BuildSettings, SilentProgress
+from tasks.allocation.plan import NOT_COMPUTED, Plan, PlanBaselines, PlanShortfall, decision_hash
 from warehouse.lock import LOCK_FILE, write_lock
 
 
@@ -38,6 +40,34 @@ def test_a_plan_that_now_leaves_demand_unmet_is_another_decision() -> None:
     row = PlanShortfall(workload="m/decode", workload_id="1" * 16, missing_tok_per_s=5.0, binding="", cheapest_extra="")
     assert decision_hash(plan) != decision_hash(plan.model_copy(update={"shortfalls": (*plan.shortfalls, row)}))
     assert decision_hash(plan) == decision_hash(plan.model_copy(update={"cost_usd_per_h": 1.0}))
+
+
+@pytest.mark.parametrize("is_scheduled", [True, False])
+def test_a_scheduled_run_that_keeps_its_plan_looks_for_no_baselines(
+    is_scheduled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is kept is stored already; a person who asks is shown them all the same."""
+    nothing = PlanBaselines(
+        homo_optimal_usd_per_h=1.0, homo_optimal_lower_bound_usd_per_h=None, homo_greedy_usd_per_h=None
+    )
+    kept, told = (MagicMock(), MagicMock()), []
+    for name, answer in {
+        "flows.planning_inputs.check_demand_known": None,
+        "flows.planning_inputs.planning_inputs": MagicMock(),
+        "flows.running.what_runs": None,
+        "flows.steady.keep_current": kept,
+        "flows.restriction.unsolved_restriction_notes": (),
+        "flows.restriction.restriction_notes": (),
+        "flows.plan_notes.left_out_notes": (),
+        "flows.plan_frame.frame_of": {},
+        "flows.planning._baselines": nothing,
+    }.items():
+        monkeypatch.setattr(name, lambda *_, answer=answer, **__: answer)
+    monkeypatch.setattr("flows.planning.plan_document", lambda *given: told.append(given[6]))
+    _decide(MagicMock(), MagicMock(), "library", None, SilentProgress(), datetime.now(UTC), is_scheduled)
+    (baselines,) = told
+    assert baselines.note.startswith(NOT_COMPUTED) == is_scheduled
+    assert (baselines == nothing) != is_scheduled
 
 
 def test_quotas_over_several_machines_reach_the_allocation(starter: Path) -> None:
