@@ -20,7 +20,7 @@ import yaml
 
 from catalogs import LoadedScenario, load_scenario
 from catalogs.errors import NothingFitsError
-from catalogs.scenario import scenario_path, shipped_scenarios
+from catalogs.scenario_files import scenario_path, shipped_scenarios
 from catalogs.scenario_schema import MOMENTS
 from catalogs.traces import read_trace, trace_path
 from catalogs.types import Phase

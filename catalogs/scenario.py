@@ -22,14 +22,13 @@ from catalogs.measured import (
     measured_rates,
     read_measured_table,
 )
+from catalogs.scenario_files import scenario_path
 from catalogs.scenario_schema import MOMENTS, ComputedHeadroom, ModelSection, PolicySection, Scenario
 from catalogs.supply import Capacity, QuotaLimit
-from catalogs.tables import DATA_DIR
 from catalogs.texts import UnreadableError, is_regular_file, parse_json, read_text
 from catalogs.types import Basis, Lengths, Market, ModelSpec, NodeConfig, Offer, Phase, Workload
 from catalogs.wording import counted
 
-SCENARIO_DIR = DATA_DIR / "scenarios"
 MOST_CONFIG_MIB = 4
 # What was ingested for a scenario, as of the moment it is planned for.
 FeedReader = Callable[[Scenario], LakeFeeds]
@@ -123,26 +122,6 @@ class LoadedScenario:
         """Share of a template's throughput that is planned with."""
         planned = self.scenario.policy.headroom
         return planned.prefill if phase is Phase.PREFILL else planned.decode
-
-
-def shipped_scenarios() -> tuple[str, ...]:
-    """Names of the shipped scenarios."""
-    return tuple(sorted(path.stem for path in SCENARIO_DIR.glob("*.yaml")))
-
-
-def scenario_path(name_or_path: str | Path) -> Path:
-    """The file of a shipped name, or the path itself (a folder means its ``scenario.yaml``). Raises UnknownNameError."""
-    path = Path(name_or_path)
-    if path.is_dir():
-        path = path / "scenario.yaml"
-    if path.is_file():
-        return path
-    if str(name_or_path) in shipped_scenarios():
-        return SCENARIO_DIR / f"{name_or_path}.yaml"
-    if path.suffix in {".yaml", ".yml"} or len(path.parts) > 1:
-        what = "is no regular file" if path.exists() else "does not exist"
-        raise CoralError(f"scenario file {str(path)!r} {what}", remedy="check the path, or run `coral init DIR`")
-    raise UnknownNameError("scenario", str(name_or_path), shipped_scenarios())
 
 
 def load_scenario(

@@ -9,8 +9,9 @@ from pathlib import Path
 from catalogs.catalog import Catalog, load_catalog
 from catalogs.errors import CoralError, InputError
 from catalogs.ids import split_node_config
-from catalogs.scenario import FeedReader, LoadedScenario, load_scenario, scenario_path
+from catalogs.scenario import FeedReader, LoadedScenario, load_scenario
 from catalogs.scenario_build import _Builder
+from catalogs.scenario_files import scenario_path
 from catalogs.scenario_schema import OffersSection
 from catalogs.supply import choose_offers
 from catalogs.types import Offer

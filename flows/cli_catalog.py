@@ -154,7 +154,8 @@ def list_regions(as_json: JsonOption = False) -> None:
 
 def list_scenarios(as_json: JsonOption = False) -> None:
     """List the scenarios that come with Coral; `coral init DIR` starts one of your own."""
-    from catalogs.scenario import load_scenario, shipped_scenarios
+    from catalogs.scenario import load_scenario
+    from catalogs.scenario_files import shipped_scenarios
     from flows.render import table
 
     loaded = {name: load_scenario(name) for name in shipped_scenarios()}

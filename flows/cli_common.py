@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from catalogs.errors import CoralError, Finding, InputError, clipped, finding_lines, printable
+from flows.cli_faults import Command
 from flows.cli_streams import stdout_errors
 
 if TYPE_CHECKING:
@@ -164,7 +165,8 @@ def described(summary: str, *examples: str) -> dict[str, Any]:
 
     The lines of an example run as they stand, one after the other, in a clone that has a plan (`make plan`).
     """
-    return {"short_help": summary, "epilog": "\b\nExample:\n" + "\n".join(f"  {command}" for command in examples)}
+    epilog = "\b\nExample:\n" + "\n".join(f"  {command}" for command in examples)
+    return {"cls": Command, "short_help": summary, "epilog": epilog}
 
 
 def command_group(name: str, what: str, *examples: str, short: str = "") -> typer.Typer:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from catalogs.errors import CoralError, clipped
 
@@ -22,7 +22,7 @@ _OF_THE_SYSTEM = frozenset(
     }
 )  # fmt: skip
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_TOO_LARGE = re.compile(r"(--[a-z-]+=)?[+-]?[0-9]{19,}")
+_LARGEST = 10**18 - 1
 _EMPTY = re.compile(r"--[a-z-]+=")
 
 
@@ -40,6 +40,20 @@ class CommandLine(TyperGroup):
             return super().invoke(ctx)
 
 
+class Command(TyperCommand):
+    """A command that refuses whole numbers which no column of a table could hold."""
+
+    def make_context(self, *args: Any, **given: Any) -> Any:
+        """As the library's: reads the command's arguments."""
+        context = super().make_context(*args, **given)
+        for value in context.params.values():
+            for number in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(number, int) and abs(number) > _LARGEST:
+                    text = clipped(str(number), 40)
+                    raise CoralError(f"{text} is too large a number", remedy="give one of at most 18 digits")
+        return context
+
+
 @contextmanager
 def _usage_told() -> Iterator[None]:
     try:
@@ -50,7 +64,19 @@ def _usage_told() -> Iterator[None]:
         if context is not None and message == context.get_help():
             raise  # no fault: a group by itself shows its help
         where = context.command_path if context is not None else "coral"
+        argument = _argument_meant(context, getattr(error, "option_name", ""))
+        if argument:
+            remedy = f"it is no option but an argument: `{where} {argument}`"
+            raise CoralError(clipped(message.partition(" (Possible")[0], 300).rstrip("."), remedy=remedy) from error
         raise _usage_fault(message, f"see `{where} --help`") from error
+
+
+def _argument_meant(context: Any, option: str) -> str:
+    """The argument of the command that is called as an option was that it does not have; '' where there is none."""
+    name = option.lstrip("-").lower()
+    arguments = [p for p in context.command.params if p.param_type_name == "argument"] if context is not None else []
+    shown = [str(p.metavar or p.name.upper()).strip("[]") for p in arguments]
+    return next((text for p, text in zip(arguments, shown, strict=True) if name and name in (p.name, text.lower())), "")
 
 
 def _usage_fault(message: str, remedy: str) -> CoralError:
@@ -63,8 +89,7 @@ def _usage_fault(message: str, remedy: str) -> CoralError:
 
 def check_arguments(arguments: Sequence[str]) -> None:
     """Raise CoralError for an empty argument: it would be taken for the present folder. A shell makes it of an unset
-    variable. Likewise for bytes that are no text, which no table, document or message could hold, and for a whole number
-    that no table could."""
+    variable. Likewise for bytes that are no text, which no table, document or message could hold."""
     for before, argument in zip(("", *arguments), arguments, strict=False):
         if argument == "" or _EMPTY.fullmatch(argument):
             option = argument.rstrip("=") or before
@@ -72,8 +97,6 @@ def check_arguments(arguments: Sequence[str]) -> None:
             raise CoralError(f"{where} is empty", remedy="name it, or leave it out; is a variable of the shell unset?")
         if not argument.isprintable() and any(0xD800 <= ord(c) <= 0xDFFF for c in argument):  # bytes that are no UTF-8
             raise CoralError(f"{clipped(argument)} is not UTF-8 text", remedy="rename the file; names are kept as text")
-        if _TOO_LARGE.fullmatch(argument):
-            raise CoralError(f"{clipped(argument, 40)} is too large a number", remedy="give one of at most 18 digits")
 
 
 def system_fault(error: OSError) -> CoralError | None:

@@ -172,7 +172,7 @@ def diff_two_plans(
 
 def scenario_id_of(scenario: str) -> str:
     """The id that plans are kept under: of the scenario at that path or shipped by that name, else the id itself."""
-    from catalogs.scenario import scenario_path
+    from catalogs.scenario_files import scenario_path
     from catalogs.scenario_yaml import read_scenario_file
 
     try:

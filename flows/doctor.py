@@ -190,7 +190,8 @@ def allowed_age(scenario: Scenario | None, kind: str) -> timedelta:
 
 def _known(scenarios: Sequence[str]) -> dict[str, Scenario]:
     """The scenarios at hand, by id: those given, and whatever ships. Raises the catalogs' errors for a given one."""
-    from catalogs.scenario import load_scenario, shipped_scenarios
+    from catalogs.scenario import load_scenario
+    from catalogs.scenario_files import shipped_scenarios
 
     loaded = [load_scenario(name).scenario for name in (*shipped_scenarios(), *scenarios)]
     return {scenario.id: scenario for scenario in loaded}

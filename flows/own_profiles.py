@@ -18,7 +18,8 @@ from catalogs.measured import (
     read_measured_table,
     table_text,
 )
-from catalogs.scenario import SCENARIO_DIR, load_scenario, scenario_path
+from catalogs.scenario import load_scenario
+from catalogs.scenario_files import SCENARIO_DIR, scenario_path
 from catalogs.texts import write_text
 
 if TYPE_CHECKING:

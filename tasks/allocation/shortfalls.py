@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,18 +11,17 @@ import pulp
 from numpy.typing import NDArray
 
 from catalogs.types import Market
-from tasks.allocation.columns import RATE_TOLERANCE, Columns, make_columns, planned_req_per_s, usable
+from tasks.allocation.columns import RATE_TOLERANCE, Columns, make_columns, usable
 from tasks.allocation.formulation import Formulation, Goal, formulate
 from tasks.allocation.highs import MipStatus, solve_mip
-from tasks.allocation.moves import egress_usd, links_left, moved_of
-from tasks.allocation.outcome import regions_of, served_by_region
+from tasks.allocation.in_use import served, used_nodes
+from tasks.allocation.moves import egress_usd, links_left
+from tasks.allocation.outcome import served_by_region
 from tasks.allocation.types import (
     AllocationProblem,
     AllocationResult,
-    Instance,
     ModelDemand,
     SolveLimits,
-    delivered_share,
 )
 from tasks.allocation.work import looks
 
@@ -207,62 +206,6 @@ def _with_cause(
 def _needs_more(row: Shortfall) -> bool:
     """Whether more supply, quota or budget is what the row lacks, or nothing helps."""
     return bool(row.extra or row.extra_quotas or row.reason or row.budget_binds)
-
-
-def _template_rows(problem: AllocationProblem) -> dict[tuple[str, str], tuple[int, int]]:
-    return {
-        (candidates.workload_id, template_id): (w, i)
-        for w, candidates in enumerate(problem.candidates)
-        for i, template_id in enumerate(candidates.template_ids)
-    }
-
-
-def used_nodes(problem: AllocationProblem, instances: Iterable[Instance]) -> NDArray[np.int64]:
-    """Nodes that instances take, [pools, node configurations]."""
-    used = np.zeros(problem.capacity_nodes.shape, dtype=np.int64)
-    where = _template_rows(problem)
-    for row in instances:
-        w, i = where[row.workload_id, row.template_id]
-        used[problem.pool_index(row.region, row.market)] += row.instances * problem.candidates[w].counts[i].astype(
-            np.int64
-        )
-    return used
-
-
-def served(problem: AllocationProblem, result: AllocationResult, demand: ModelDemand) -> tuple[float, int]:
-    """Requests/s served with the phases together per region but for what moves, and from how many regions."""
-    columns, counts = as_columns(problem, [row for row in result.instances if row.workload_id in demand.workload_ids])
-    per_region = served_by_region(problem, columns, counts, demand, moved_of(problem, result.transfers))
-    return math.fsum(per_region), regions_of(problem, columns, counts, demand)
-
-
-def as_columns(problem: AllocationProblem, instances: Sequence[Instance]) -> tuple[Columns, NDArray[np.int64]]:
-    """Instances as columns of their own, one each, and their counts."""
-    where = _template_rows(problem)
-    at = [where[row.workload_id, row.template_id] for row in instances]
-    pools = [problem.pool_index(row.region, row.market) for row in instances]
-    rates = [float(planned_req_per_s(problem.candidates[w])[i]) for w, i in at]
-    counts = np.array([problem.candidates[w].counts[i] for w, i in at], dtype=np.int16)
-    counts = counts.reshape(len(at), len(problem.node_configs))
-    outage = problem.outage
-    lasting = [
-        rate * float(delivered_share(nodes[None, :], None if outage is None else outage[p])[0])
-        for rate, nodes, p in zip(rates, counts, pools, strict=True)
-    ]
-    many = np.array([row.instances for row in instances], dtype=np.int64)
-    columns = Columns(
-        workload=np.array([w for w, _ in at], dtype=np.int32),
-        region=np.array([problem.regions.index(row.region) for row in instances], dtype=np.int32),
-        pool=np.array(pools, dtype=np.int32),
-        template=np.array([i for _, i in at], dtype=np.int32),
-        counts=counts,
-        price_usd_per_h=np.array([row.cost_usd_per_h / row.instances for row in instances], dtype=np.float64),
-        rate_req_per_s=np.array(lasting, dtype=np.float64),
-        share=np.array(lasting, dtype=np.float64),
-        max_instances=many,
-        running=np.array([row.instances - row.new_instances for row in instances], dtype=np.int64),
-    )
-    return columns, many
 
 
 def _binding(

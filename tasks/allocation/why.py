@@ -23,7 +23,7 @@ from tasks.allocation.covers.generation import dual_value, generate, joint_bound
 from tasks.allocation.covers.master import Duals
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, model_blocks
 from tasks.allocation.covers.solver import solve_covers
-from tasks.allocation.shortfalls import used_nodes
+from tasks.allocation.in_use import used_nodes
 from tasks.allocation.types import (
     AllocationProblem,
     AllocationResult,

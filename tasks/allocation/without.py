@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from tasks.allocation.in_use import served, used_nodes
 from tasks.allocation.moves import links_left
-from tasks.allocation.shortfalls import served, used_nodes
 from tasks.allocation.types import (
     AllocationProblem,
     AllocationResult,

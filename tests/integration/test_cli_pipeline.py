@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from cli_runner import OWN_SERVER, coral
 
-from catalogs.scenario import shipped_scenarios
+from catalogs.scenario_files import shipped_scenarios
 from tasks.allocation.plan import Plan
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("commands_share_a_server")]

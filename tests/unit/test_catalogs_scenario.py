@@ -11,7 +11,8 @@ import pytest
 from catalogs import load_catalog, load_scenario, validate_path
 from catalogs.errors import CoralError, InputError
 from catalogs.init import starter_files, write_starter
-from catalogs.scenario import LoadedScenario, shipped_scenarios
+from catalogs.scenario import LoadedScenario
+from catalogs.scenario_files import shipped_scenarios
 from catalogs.types import Basis, Market, Phase
 
 PAPER = {  # model: (layers, TTFT ms, TPOT ms, input, output)
@@ -326,38 +327,6 @@ class TestOwnInputs:
         offer = loaded.by_market["aws/eu-central-1", Market.ON_DEMAND, "L4x1"]
         assert offer.price_usd_per_h > best.price_usd_per_h
         assert "g5.48xlarge" not in dict(loaded.warnings).get("spot_not_cheaper", "")
-
-    def test_seconds_for_milliseconds_are_suspected(self, starter: Path) -> None:
-        edit(starter / "scenario.yaml", "ttft_ms: 1000", "ttft_ms: 1.6")
-        assert "were seconds meant?" in dict(load_scenario(starter).warnings)["unit_suspect"]
-
-    def test_shares_for_per_cent_are_suspected(self, starter: Path) -> None:
-        path = starter / "scenario.yaml"
-        written = path.read_text()
-        assert "unit_suspect" not in dict(load_scenario(path).warnings)
-        for stated, share, meant in (
-            ("cost_rise_pct: 20", "cost_rise_pct: 0.2", "cost_rise_pct is 0.2 %; were 20 % meant?"),
-            ("capacity_fall_pct: 30", "capacity_fall_pct: 0.3", "capacity_fall_pct is 0.3 %; were 30 % meant?"),
-            ("hysteresis_pct: 1 ", "hysteresis_pct: 0.01 ", "hysteresis_pct is 0.01 %; were 1 % meant?"),
-            ("discount_pct: {aws: 12}", "discount_pct: {aws: 0.12}", "discount_pct of aws is 0.12 %; were 12 % meant?"),
-        ):
-            path.write_text(written)
-            edit(path, stated, share)
-            line = 1 + written[: written.index(stated)].count("\n")
-            assert dict(load_scenario(path).warnings)["unit_suspect"] == f"scenario.yaml, line {line}: {meant}"
-
-    @pytest.mark.parametrize("value", ["0", "0.5", "null"])
-    def test_small_per_cents_that_are_meant(self, starter: Path, value: str) -> None:
-        edit(starter / "scenario.yaml", "hysteresis_pct: 1 ", f"hysteresis_pct: {value} ")
-        edit(starter / "scenario.yaml", "cost_rise_pct: 20", f"cost_rise_pct: {'1' if value == '0.5' else value}")
-        assert "unit_suspect" not in dict(load_scenario(starter).warnings)
-
-    def test_a_start_longer_than_its_plan_is_said(self, starter: Path) -> None:
-        edit(starter / "scenario.yaml", "  init_minutes: 6 ", "  init_minutes: 60.5 ")
-        text = dict(load_scenario(starter).warnings)["start_outlasts_plan"]
-        assert "init_minutes 60.5 is longer than interval_minutes 60" in text
-        edit(starter / "scenario.yaml", "  init_minutes: 60.5 ", "  init_minutes: 60 ")
-        assert "start_outlasts_plan" not in dict(load_scenario(starter).warnings)
 
 
 class TestStarter:

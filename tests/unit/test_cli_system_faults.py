@@ -188,6 +188,9 @@ def test_a_missing_file_of_ours_stays_a_bug() -> None:
         (["plans", "show", "one"], ["Invalid value for 'VERSION'", "see `coral plans show --help`"]),
         (["plans", "show", "9" * 400], ["9999999999", "too large a number"]),
         (["plans", "show", f"--lake={'x' * 3}", "--", "-" + "9" * 19], ["too large a number"]),
+        (["validate", "9" * 25], ["unknown scenario '9999999999999999999999999'"]),  # a name, no number
+        (["plans", "show", "--version", "9"], ["No such option: --version", "argument: `coral plans show VERSION`"]),
+        (["plans", "diff", "--b", "2", "1"], ["No such option: --b", "argument: `coral plans diff B`"]),
         (["ingest", "prices", os.fsdecode(b"\xff\xfename.csv")], ["\\udcff\\udcfename.csv is not UTF-8 text"]),
         (["compare"], ["Missing option '--fleet'", "see `coral compare --help`"]),
         (["sql", "SELECT", "1"], ["unexpected extra argument", "see `coral sql --help`"]),
