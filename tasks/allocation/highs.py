@@ -21,7 +21,7 @@ from tasks.allocation.clock import Clock
 from tasks.allocation.types import SolveLimits
 from tasks.allocation.work import Looks
 
-_FEASIBILITY_TOLERANCE = 1e-9
+FEASIBILITY_TOLERANCE = 1e-9
 # An integer further than this from whole, or a row further off than this once all are rounded, is no answer.
 INTEGRALITY_TOLERANCE = 1e-5
 ROW_TOLERANCE = 1e-7
@@ -141,8 +141,8 @@ def run_highs(
         "mip_rel_gap": limits.gap,
         "time_limit": max(time_s, 0.1),
         "random_seed": limits.seed,
-        "primal_feasibility_tolerance": _FEASIBILITY_TOLERANCE,
-        "mip_feasibility_tolerance": _FEASIBILITY_TOLERANCE,
+        "primal_feasibility_tolerance": FEASIBILITY_TOLERANCE,
+        "mip_feasibility_tolerance": FEASIBILITY_TOLERANCE,
     }
     if good_enough is not None:
         options["objective_target"] = good_enough
