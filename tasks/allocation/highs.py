@@ -62,6 +62,12 @@ MODEL_STATUS: dict[highspy.HighsModelStatus, MipStatus] = {
 }
 
 
+# HiGHS probes binaries against each other, in time that grows with the square of what they bound and without a look at the
+# clock: the rows of N+1 (a variable that some thousand binaries bound) took it minutes. The bit is its presolve rule's.
+_PROBING = 1 << 15
+_MANY_PAIRS = 500  # rows of two variables; other problems have a few
+
+
 @dataclass(frozen=True, slots=True)
 class MipOutcome:
     """Outcome of one run. ``values`` (by variable name, integers already whole) is None without a verified answer;
@@ -146,6 +152,8 @@ def run_highs(
     }
     if good_enough is not None:
         options["objective_target"] = good_enough
+    if not relax and sum(len(row) == 2 for row in problem.constraints.values()) > _MANY_PAIRS:
+        options["presolve_rule_off"] = _PROBING
     solver.createAndConfigureSolver(problem)
     for name, value in options.items():
         if problem.solverModel.setOptionValue(name, value) != highspy.HighsStatus.kOk:
