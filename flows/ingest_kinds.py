@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -141,6 +141,7 @@ def read_demand(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
     served = {demand.model for demand in loaded.model_demands}
     if others := sorted({row.model for row in reading.content.demand} - served):
         notes.append(f"the scenario does not serve {', '.join(others)}: kept, not used")
+    notes += _overlapping(loaded, lake, reading.content.demand, window)
     notes += _drift(loaded, reading.content.demand)
     options = (str(minutes), request.model or "", request.start.isoformat() if request.start else "")
     return Reading(
@@ -153,6 +154,33 @@ def read_demand(request: IngestRequest, loaded: LoadedScenario, lake: Lake, now:
         unit=reading.unit,
         options=options,
     )
+
+
+def _overlapping(loaded: LoadedScenario, lake: Lake, rows: Sequence[DemandObservation], window: timedelta) -> list[str]:
+    """That windows of one length overlap, among each other or with what was told before: their length may be another."""
+    from tasks.demand.windows import overlaps
+    from warehouse.feeds import demand_history
+
+    if not rows:
+        return []
+    starts = [row.window_start for row in rows]
+    known = demand_history(lake, loaded.scenario.id, min(starts) - window, max(starts) + window)
+    found = overlaps(rows, [row for windows in known.values() for row in windows])
+    if not found:
+        return []
+    first, second = found[0]
+    minutes, apart = (s / 60 for s in (first.window_s, (second.window_start - first.window_start).total_seconds()))
+    alias = {demand.model: demand.alias for demand in loaded.model_demands}
+    text = (
+        f"windows of {minutes:g} minutes overlap: {alias.get(first.model, first.model)} at {first.window_start:%Y-%m-%d %H:%M} "
+        f"and {second.window_start:%H:%M}"
+        + (f", and {len(found) - 1:,} more" if len(found) > 1 else "")
+        + "; while both last "
+        "the one that began last counts"
+    )
+    if apart >= 1 and apart.is_integer():
+        text += f". Where each lasts {apart:g} min, give --window-minutes {apart:g}, or window_minutes under demand"
+    return [text]
 
 
 def _is_table(request: IngestRequest) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 
@@ -53,6 +55,21 @@ def count_windows(trace: Trace, model: str, start: datetime, window_s: float, pe
             windows.append(DemandObservation(model, moment, window_s, rate, counts, lengths))
         begin += window_s
     return CountedTrace(tuple(windows), tuple(left_out))
+
+
+def overlaps(
+    new: Iterable[DemandObservation], known: Iterable[DemandObservation] = ()
+) -> list[tuple[DemandObservation, DemandObservation]]:
+    """Neighbours, the earlier first, of one model and one length of which the second begins before the first has ended, where
+    either is ``new``. Of these the one that began last counts while both last (docs/feeds.md). One that begins with another
+    replaces it and overlaps nothing."""
+    told = {(row.model, row.window_s, row.window_start): row for row in new}
+    every = {(row.model, row.window_s, row.window_start): row for row in known} | told
+    return [
+        (every[a], every[b])
+        for a, b in pairwise(sorted(every))
+        if a[:2] == b[:2] and every[b].window_start < every[a].window_end and (a in told or b in told)
+    ]
 
 
 def _minute_counts(at: np.ndarray, low: float, high: float) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from catalogs.scenario import load_scenario
 from catalogs.traces import Trace, read_trace
 from catalogs.types import Lengths
 from tasks.demand.forecast import Forecast, ForecastMethod, forecast
-from tasks.demand.windows import count_windows, of_model
+from tasks.demand.windows import count_windows, of_model, overlaps
 
 NOON = datetime(2026, 7, 30, 12, tzinfo=UTC)
 HOUR, DAY = timedelta(hours=1), timedelta(days=1)
@@ -190,3 +190,15 @@ class TestLengthDrift:
         assert note[0] == "length_drift"
         assert "input_mean: 9000, output_mean: 90" in note[1]
         assert "coral build" in note[1]
+
+
+def test_windows_that_overlap_are_those_of_one_model_and_length_that_begin_within_another() -> None:
+    def window(model: str, minute: int, length: float = 60.0) -> DemandObservation:
+        return DemandObservation(model, datetime(2026, 8, 1, 12, minute, tzinfo=UTC), length * 60, 1.0)
+
+    a, b, c = window("a", 0), window("a", 15), window("a", 30, 15.0)
+    assert overlaps([a, b, c, window("b", 15)]) == [(a, b)]
+    assert overlaps([window("a", 0, 15.0), window("a", 15, 15.0), c]) == []  # one begins as the other ends
+    # What was told before counts beside what is new, not by itself; the same window again replaces it.
+    assert overlaps([b], [a, window("a", 45)]) == [(a, b), (b, window("a", 45))]
+    assert overlaps([a], [a]) == overlaps([c], [a, b]) == []

@@ -333,6 +333,25 @@ class TestDemand:
         assert [row["outcome"] for row in outcomes] == ["held_unknown_demand", "held_stale"]
 
 
+def test_windows_that_overlap_are_told(run: Run) -> None:
+    begin = now() - timedelta(hours=1)
+
+    def told(*minutes: int, of: int = 60) -> str:
+        rows = [f"qwen3-8b,{(begin + timedelta(minutes=m)).isoformat()},3" for m in minutes]
+        Path("demand.csv").write_text("\n".join(["model,window_start,demand_req_per_s", *rows]) + "\n")
+        code, _, err = run("ingest", "demand", "demand.csv", "-s", "mine.yaml", "--window-minutes", str(of))
+        assert code == 0
+        return err
+
+    both = (
+        f"windows of 60 minutes overlap: qwen3-8b at {begin:%Y-%m-%d %H:%M} and {begin + timedelta(minutes=15):%H:%M}"
+    )
+    rule = "; while both last the one that began last counts. Where each lasts 15 min, give --window-minutes 15"
+    assert f"{both}, and 1 more{rule}" in told(0, 15, 30)
+    assert "overlap" not in told(30, of=15)
+    assert "windows of 60 minutes overlap: " in told(45)  # one told before lasts until then
+
+
 def test_who_listens_hears_of_news_only(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[tuple[str, str]] = []
     monkeypatch.setattr(ingest, "feed_changed", lambda root, record: heard.append((record.kind, record.scenario_id)))
