@@ -167,9 +167,32 @@ def test_kv_crosses_regions_as_the_plan_says_and_no_other_way() -> None:
     assert [s.action.value for s in steps.steps] == ["add", "add", "drain", "drain"]
     # With all four 10 req/s are served in R1 and 10 across.
     assert [s.covers for s in steps.steps] == [1.0, 2.0, 1.0, 1.0]
-    # Where 6 req/s cross the plan serves no more: that is held, and the phases' own 10.
-    short = order_steps(today, plan, dict.fromkeys(price, 1), demands, price, (), [replace(ways[0], req_per_s=6.0)])
-    assert [s.covers for s in short.steps] == [1.0, 2.0, 1.0, 1.0]
+
+
+def test_no_more_kv_crosses_regions_than_the_plan_says() -> None:
+    """As above, and 4 req/s of either phase in R1, on the machines that today's 10 take. Where all 10 may cross, prefill and
+    decode in R1 can go once R2 and R3 run. Where 6 may, they must stay: 4 of 10 would be missing until the machines are free."""
+    r3 = "R3"
+    price = PRICE | {(r3, "b"): 2.0}
+    demands = [ModelDemand("m", 10.0, ("p", "d"), (R1, R2, r3))]
+    today = [unit("p1", "a", 10.0, 1, workload="p"), unit("d1", "b", 10.0, 1, workload="d")]
+    plan = [
+        unit("p2", "a", 10.0, 1, region=R2, workload="p"),
+        Unit("d3", r3, "d", {"b": 1}, 10.0, 2.0, 1),
+        unit("p4", "a", 4.0, 1, workload="p"),
+        unit("d4", "b", 4.0, 1, workload="d"),
+    ]
+    way = Crossing("m", "p", "d", R2, r3, 10.0)
+    wide, narrow = (
+        order_steps(today, plan, dict.fromkeys(price, 1), demands, price, (), [replace(way, req_per_s=most)])
+        for most in (10.0, 6.0)
+    )
+    assert not wide.short
+    assert sorted(told(wide)[2:]) == [("drain", 1, "d1"), ("drain", 1, "p1"), ("shift", 1, "d4"), ("shift", 1, "p4")]
+    # 10 in R1 and 6 across; each phase by itself serves 20 of 10.
+    assert [(s.action.value, s.covers) for s in narrow.steps] == [("add", 1.0), ("add", 1.6)]
+    assert sum(narrow.short.values()) == 1
+    assert set(narrow.short) < {(R1, "a"), (R1, "b")}
 
 
 def test_what_is_served_together_is_the_most_that_flows() -> None:
