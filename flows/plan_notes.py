@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 from catalogs.types import Provenance
 from catalogs.wording import counted
 from flows.rule_notes import rule_notes
-from tasks.allocation.plan import PlanWarning
+from tasks.allocation.plan import NETWORK_FULL, PlanWarning
 
 if TYPE_CHECKING:
     from catalogs.scenario import LoadedScenario
+    from catalogs.types import NodeConfig
     from tasks.allocation.plan import Plan
 
 # Said by the plan itself in its own words, and only of what it uses (plan_warnings).
 _RESTATED = {"assumed_availability", "derived_offers", "rejected_rows"}
 _REL_CHANGE = 1e-9
+_FULL = 1e-3  # of a network's rate: what is closer to it is at it
 
 
 def plan_warnings(loaded: LoadedScenario, plan: Plan, solver_note: str = "") -> tuple[PlanWarning, ...]:
@@ -57,9 +59,47 @@ def plan_warnings(loaded: LoadedScenario, plan: Plan, solver_note: str = "") -> 
         if used:
             text = f"rates rest on {provenance.value} efficiency factors: {_listed(used)}"
             notes.append(PlanWarning(code=f"{provenance.value}_profiles", text=text))
+    notes += _network_notes(loaded, plan)
     if solver_note:
         notes.append(PlanWarning(code="solver", text=solver_note))
     return tuple(notes)
+
+
+def _network_notes(loaded: LoadedScenario, plan: Plan) -> list[PlanWarning]:
+    """Which rates of the plan are what a node's network carries of KV and activations, and not what its GPUs do."""
+    import numpy as np
+
+    from flows.build_inputs import profile_settings
+    from tasks.profiling.network import network_tok_per_s
+    from tasks.profiling.shapes import ModelShape
+    from tasks.templates.types import Position
+
+    if loaded.scenario.library.mode == "paper":
+        return []  # the paper's rates know no network
+    workloads = {w.workload_id: w for w in loaded.workloads}
+    shapes = {name: ModelShape(w.model, w.weight_dtype, w.kv_dtype) for name, w in workloads.items()}
+    full = []
+    for row in plan.instances:
+        workload = workloads.get(row.workload_id)
+        if workload is None or row.provenance == Provenance.MEASURED.value:
+            continue
+        settings = profile_settings(loaded, workload.model.model)
+        for stage in row.stages:
+            layers = np.array([stage.layers[1] - stage.layers[0] + 1])
+            for node in (n for n in stage.nodes if n.node_config in loaded.node_configs):
+                config = loaded.node_configs[node.node_config]
+                world = (workload, shapes[row.workload_id], settings, config)
+                most = float(network_tok_per_s(*world, Position[stage.position.upper()], layers)[0])
+                if row.throughput_tok_per_s * node.share >= most * (1 - _FULL):
+                    full.append(f"{row.workload} on {node.node_config} ({_speed(config)})")
+    if not full:
+        return []
+    text = f"what the network carries (KV, activations) caps the rate, not the GPUs: {_listed(full)}"
+    return [PlanWarning(code=NETWORK_FULL, text=text)]
+
+
+def _speed(config: NodeConfig) -> str:
+    return "unknown" if config.network_gbit_per_s is None else f"{config.network_gbit_per_s:g} Gbit/s"
 
 
 def left_out_notes(loaded: LoadedScenario) -> tuple[PlanWarning, ...]:
@@ -84,8 +124,7 @@ def left_out_notes(loaded: LoadedScenario) -> tuple[PlanWarning, ...]:
         for node in unprofiled(workloads[0], nodes, *world):
             lacking.setdefault(node.node_config, []).append(demand.alias)
         for node in (n for w in workloads for n in ruled_out_by_network(w, nodes, *world, settings, mode)):
-            speed = "unknown" if node.network_gbit_per_s is None else f"{node.network_gbit_per_s:g} Gbit/s"
-            slow.setdefault(f"{node.node_config} ({speed})", []).append(demand.alias)
+            slow.setdefault(f"{node.node_config} ({_speed(node)})", []).append(demand.alias)
     everyone = [demand.alias for demand in loaded.model_demands if demand.planned_req_per_s]
     texts = {
         "unprofiled": f"no profile, so never rented: {_by_models(lacking, everyone)}; `coral profiles add` takes measurements",

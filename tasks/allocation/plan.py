@@ -17,6 +17,8 @@ from tasks.templates.types import LaunchClass
 
 PLAN_SCHEMA_VERSION = 1
 HEADROOM_BASES = ("stated", "simulated")
+# The code of the warning that a node's network caps a rate.
+NETWORK_FULL = "network_full"
 # How the note of baselines begins that nobody looked for.
 NOT_COMPUTED = "homogeneous plans are not computed"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from catalogs.types import Phase
 from catalogs.wording import counted
-from tasks.allocation.plan import PlanState
+from tasks.allocation.plan import NETWORK_FULL, PlanState
 from tasks.exports.bounds import replica_bounds
 from tasks.exports.changes import Change, changes_between, changes_text
 from tasks.exports.counts import check_counts
@@ -23,6 +23,7 @@ from tasks.exports.types import Launch, Refusal
 from tasks.exports.vllm import vllm_files
 
 TARGETS = ("vllm", "skypilot", "kubernetes")
+_TOLD = ("not_launchable", NETWORK_FULL)  # warnings of the plan that whoever launches it reads again
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,14 @@ def _json(document: Any) -> str:
 
 
 def _notes(launch: Launch) -> tuple[str, ...]:
-    """What may need a hand: instances that stock engines do not launch, with what a plan without them costs; a plan that waits
-    for approval; a model of which one side is missing; GPUs of several types on the two sides of a handover."""
+    """What may need a hand: instances that stock engines do not launch, with what a plan without them costs; nodes whose network
+    is full at the planned rate; a plan that waits for approval; a model of which one side is missing; GPUs of several types
+    on the two sides of a handover."""
     notes = []
     if launch.plan.state is PlanState.PROPOSED:
         version = launch.plan.plan_version
         notes.append(f"version {version} is proposed and not current: `coral plans approve {version}` makes it so")
-    notes += [warning.text for warning in launch.plan.warnings if warning.code == "not_launchable"]
+    notes += [warning.text for warning in launch.plan.warnings if warning.code in _TOLD]
     if launch.facts.rules is None:
         notes.append(
             "the rules this version was planned under are not kept: `replica_bounds.json` takes no instance away"

@@ -23,6 +23,7 @@ from tasks.profiling.cycles import Mode
 from tasks.profiling.kernels import BYTES_PER_MS_PER_GB_PER_S
 from tasks.profiling.layouts import Layout
 from tasks.profiling.memory import MemoryModel
+from tasks.profiling.network import held_kv_bytes, network_tok_per_s, payload_gb_per_s
 from tasks.profiling.schema import Infeasible
 from tasks.profiling.shapes import GIB, ModelShape
 from tasks.profiling.stage_kernels import lower_to_fit, stage_times
@@ -76,9 +77,7 @@ class LayoutSolver:
     @cached_property
     def network_gb_per_s(self) -> float:
         """Payload bandwidth of the node, each way."""
-        settings = self.cells.settings
-        gbit = self.node.network_gbit_per_s or settings.unknown_network_gbit_per_s
-        return gbit / 8 * settings.network_efficiency
+        return payload_gb_per_s(self.node, self.cells.settings)
 
     def solve(self) -> LayoutRates:
         """Batch, rate and outcome of every cell."""
@@ -116,7 +115,8 @@ class LayoutSolver:
         outcome[:, ~holds] = REASONS.index(Infeasible.MEMORY)
         rate = self._rate(inner, i, index, batch)
         if cells.mode is Mode.CYCLE:
-            rate = np.minimum(rate, self._network_rate(position)[None, :])
+            world = (cells.workload, self.shape, cells.settings, self.node)
+            rate = np.minimum(rate, network_tok_per_s(*world, position, self._layer_counts())[None, :])
         rate[outcome != FEASIBLE] = 0.0
         return rate, batch, self._memory_gib(inner, stages * pp, batch), outcome
 
@@ -149,14 +149,8 @@ class LayoutSolver:
         layers = self._layer_counts()
         if workload.phase is not Phase.PREFILL or self.cells.mode is Mode.PAPER or not settings.charge_kv_handover:
             return np.zeros(len(layers))
-        kv_bytes = self._kv_bytes(position, workload.lengths.input_at_percentile)
+        kv_bytes = held_kv_bytes(self.shape, position, layers, workload.lengths.input_at_percentile)
         return kv_bytes / (self.network_gb_per_s * BYTES_PER_MS_PER_GB_PER_S)
-
-    def _kv_bytes(self, position: Position, context: float) -> Floats:
-        """KV of one sequence of ``context`` tokens in the layers a node holds, the fullest run: [layers]."""
-        runs = self.shape.run_tables[position][self._layer_counts()]
-        held: Floats = (runs @ self.shape.kv_bytes_per_sequence(context)).max(axis=-1)
-        return held
 
     def _layer_counts(self) -> Ints:
         return np.arange(self.layout.pp, self.shape.spec.layers + 1, dtype=np.int64)
@@ -299,25 +293,3 @@ class LayoutSolver:
         clipped = np.maximum(index, 1) - 1
         tau = np.max([self.stage_ms(stage, clipped, self.times.layer) for stage in inner], axis=0)
         return served / (layout.pp * tau)
-
-    def _network_rate(self, position: Position) -> Floats:
-        """Tokens per second at which the node's network is full, each way: [layers].
-
-        Prefill sends the KV of the layers it holds to a decode node and activations to the next stage; decode takes
-        each prompt's KV in, once per request, and activations per token.
-        """
-        workload, spec = self.cells.workload, self.shape.spec
-        lengths = workload.lengths
-        activation = 2.0 * spec.hidden
-        takes = 0.0 if position in (Position.ONLY, Position.FIRST) else activation
-        sends = 0.0 if position in (Position.ONLY, Position.LAST) else activation
-        kv_per_prompt = self._kv_bytes(position, lengths.input_mean)
-        if workload.phase is Phase.PREFILL:
-            busiest = np.maximum(takes, sends + kv_per_prompt / lengths.input_mean)
-        else:
-            kv_in = (
-                kv_per_prompt / lengths.output_mean if self.cells.settings.charge_decode_kv_in else 0.0 * kv_per_prompt
-            )
-            busiest = np.maximum(sends, takes + kv_in)
-        with np.errstate(divide="ignore"):
-            return self.network_gb_per_s * 1e9 / busiest  # inf where nothing is sent

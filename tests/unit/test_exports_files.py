@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from export_cases import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tasks.allocation.plan import PlanWarning
 from tasks.exports.changes import changes_between
 from tasks.exports.counts import check_counts
 from tasks.exports.export import TARGETS, export_of
@@ -323,6 +325,16 @@ def test_every_export_holds_the_nodes_of_its_plan(chosen: list[tuple[int, int]])
 def test_a_model_of_which_one_side_is_missing_is_pointed_out() -> None:
     (note,) = export_of(launch(SIDE_BY_SIDE, UNEQUAL), ["vllm"]).notes
     assert note == f"{MODEL} in aws/us-east-2 lacks its decode instances: nothing is served there"
+
+
+def test_what_the_plan_warns_of_and_a_launch_meets_is_said_again() -> None:
+    alone = instance("decode", [(0, 11, [node("L40Sx4", tp=4)])], "A")
+    made = launch(SIDE_BY_SIDE, alone)
+    codes = ("not_launchable", "network_full", "mixed_dates")
+    warned = made.plan.model_copy(
+        update={"warnings": tuple(PlanWarning(code=code, text=f"of {code}") for code in codes)}
+    )
+    assert export_of(replace(made, plan=warned), ["vllm"]).notes == ("of not_launchable", "of network_full")
 
 
 def test_gpus_of_several_types_on_two_sides_are_pointed_out() -> None:

@@ -9,7 +9,9 @@ from cli_plan_example import example_plan
 
 from catalogs import load_scenario
 from catalogs.init import write_starter
+from catalogs.scenario import LoadedScenario
 from flows.plan_notes import left_out_notes, plan_reason, plan_warnings
+from tasks.allocation.plan import PlanStage
 
 
 def test_rows_set_aside_are_told_once(tmp_path: Path) -> None:
@@ -54,6 +56,29 @@ def test_configurations_that_their_network_rules_out_are_told_in_one_line() -> N
     assert "L40Sx4" not in note.text
     idle = [dataclasses.replace(demand, planned_req_per_s=0.0) for demand in loaded.model_demands]
     assert left_out_notes(dataclasses.replace(loaded, model_demands=tuple(idle))) == ()
+
+
+def test_rates_that_the_network_caps_are_told() -> None:
+    """Of gpt-oss-20b's layers half see 128 tokens: six hold 2 x 8 heads x 64 x 2 bytes of 3 x (2,048 + 128) tokens of a prompt,
+    13.4 MB, or 477,477 bytes for each of 28 tokens; with 2 x 2,880 of activations 483,237. At 80 % of 2.5 Gbit/s: 517 tok/s."""
+    loaded = load_scenario("core")
+    workload = next(w for w in loaded.workloads if w.alias == "gpt-oss-20b/decode")
+    node = example_plan().instances[0].stages[0].nodes[0].model_copy(update={"node_config": "L4x1", "share": 1.0})
+    stages = [PlanStage(layers=(6 * s, 6 * s + 5), position=p, nodes=(node,)) for s, p in enumerate(("first", "mid"))]
+
+    def notes(rate: float, scenario: LoadedScenario = loaded, **more: str) -> list[str]:
+        row = {"workload": workload.alias, "workload_id": workload.workload_id, "stages": tuple(stages)}
+        row |= {"throughput_tok_per_s": rate, "provenance": "fitted"} | more
+        plan = example_plan().model_copy(update={"instances": (example_plan().instances[0].model_copy(update=row),)})
+        plan = plan.model_copy(update={"offers": ()})
+        return [note.text for note in plan_warnings(scenario, plan) if note.code == "network_full"]
+
+    told = "what the network carries (KV, activations) caps the rate, not the GPUs: gpt-oss-20b/decode on L4x1 (2.5 Gbit/s)"
+    assert notes(517.3) == [told]
+    assert notes(510.0) == notes(517.3, provenance="measured") == []
+    library = loaded.scenario.library.model_copy(update={"mode": "paper"})
+    paper = dataclasses.replace(loaded, scenario=loaded.scenario.model_copy(update={"library": library}))
+    assert notes(517.3, paper) == []
 
 
 def test_a_version_says_that_what_the_last_one_rents_is_gone() -> None:
