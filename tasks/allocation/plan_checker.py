@@ -14,7 +14,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from catalogs.types import Offer
@@ -25,16 +24,14 @@ from tasks.allocation.checker import (
     nodes_used,
     place,
     pool_of,
-    quota_taken,
-    served_req_per_s,
     template_facts,
 )
 from tasks.allocation.checker_figures import TOLERANCE, Totals, close
-from tasks.allocation.checker_moves import MoveRow, plan_moves, price_faults
-from tasks.allocation.plan import HEADROOM_BASES, PLAN_SCHEMA_VERSION, Plan, PlanInstance, PlanShortfall, PlanStage
-from tasks.allocation.types import AllocationProblem, ModelDemand, WorkloadCandidates
+from tasks.allocation.checker_moves import plan_moves, price_faults
+from tasks.allocation.checker_shortfalls import missing_req_per_s, shortfall_faults
+from tasks.allocation.plan import HEADROOM_BASES, PLAN_SCHEMA_VERSION, Plan, PlanInstance, PlanStage
+from tasks.allocation.types import AllocationProblem, WorkloadCandidates
 
-_BINDING = re.compile(r"^(?P<config>\S+) in (?P<region>\S+(?: \S+)?) \((?P<used>\d+) of (?P<have>\d+)\)$")
 # A plan made before engines were kept names none.
 _ENGINE = re.compile(r"^([a-z]+( [0-9]+(\.[0-9]+){1,3})?)?$")
 _UTC = re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|\+00:00)$")
@@ -84,7 +81,7 @@ def check_plan(problem: AllocationProblem, plan: Plan, facts: PlanFacts) -> list
         *_offer_faults(problem, plan, rows, facts),
         *price_faults(problem, plan),
         *_workload_faults(problem, plan, rows, facts),
-        *_shortfall_faults(problem, plan, rows),
+        *shortfall_faults(problem, plan, rows),
     ]
 
 
@@ -263,19 +260,6 @@ def _candidates(problem: AllocationProblem, workload_id: str) -> WorkloadCandida
     return next(c for c in problem.candidates if c.workload_id == workload_id)
 
 
-def _missing_req_per_s(
-    problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow], moves: list[MoveRow]
-) -> float:
-    own = [row for row in rows if row.workload_id in demand.workload_ids]
-    missing = demand.planned_req_per_s - served_req_per_s(problem, demand, own, template_facts(problem, own), moves)[0]
-    return missing if missing > demand.planned_req_per_s * TOLERANCE else 0.0
-
-
-def _regions_of(problem: AllocationProblem, demand: ModelDemand, rows: list[DecisionRow], moves: list[MoveRow]) -> int:
-    own = [row for row in rows if row.workload_id in demand.workload_ids]
-    return served_req_per_s(problem, demand, own, template_facts(problem, own), moves)[1]
-
-
 def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow], facts: PlanFacts) -> list[str]:
     faults = []
     expected = [workload_id for demand in problem.demands for workload_id in demand.workload_ids]
@@ -295,7 +279,7 @@ def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[Decision
         whole = math.fsum(r.instances * r.throughput_tok_per_s * _delivered(problem, r) for r in own)
         supplied = whole * c.headroom
         cost = math.fsum(r.instances * r.cost_usd_per_h for r in own)
-        served = planned - _missing_req_per_s(problem, demand, rows, plan_moves(plan)) * c.tokens_per_request
+        served = planned - missing_req_per_s(problem, demand, rows, plan_moves(plan)) * c.tokens_per_request
         unit = cost / (served * 0.0036) if served > planned * TOLERANCE else None
         figures = (
             ("planned_tok_per_s", row.planned_tok_per_s, planned),
@@ -306,83 +290,4 @@ def _workload_faults(problem: AllocationProblem, plan: Plan, rows: list[Decision
         for column, value, true in figures:
             if (value is None) != (true is None) or (value is not None and true is not None and not close(value, true)):
                 faults.append(f"workload {row.workload_id}: {column} is {value}, it should be {true}")
-    return faults
-
-
-def _shortfall_faults(problem: AllocationProblem, plan: Plan, rows: list[DecisionRow]) -> list[str]:
-    faults = []
-    expected: dict[str, float] = {}
-    for demand in problem.demands:
-        missing = _missing_req_per_s(problem, demand, rows, plan_moves(plan))
-        regions = _regions_of(problem, demand, rows, plan_moves(plan))
-        if missing > 0 or (demand.planned_req_per_s > 0 and regions < demand.min_regions):
-            for workload_id in demand.workload_ids:
-                expected[workload_id] = missing * _candidates(problem, workload_id).tokens_per_request
-    if sorted(expected) != sorted(row.workload_id for row in plan.shortfalls):
-        return [f"shortfalls are stated for {len(plan.shortfalls)} workloads, {len(expected)} miss something"]
-    used = nodes_used(rows, template_facts(problem, rows))
-    for row in plan.shortfalls:
-        if row.workload != _candidates(problem, row.workload_id).alias:
-            faults.append(f"shortfall of {row.workload_id}: workload {row.workload!r} is not its name")
-        if not close(row.missing_tok_per_s, expected[row.workload_id]):
-            faults.append(f"shortfall of {row.workload_id}: {row.missing_tok_per_s}, not {expected[row.workload_id]}")
-        if not row.cheapest_extra.strip():
-            faults.append(f"shortfall of {row.workload_id}: nothing is said of what would close it")
-        demand = next(d for d in problem.demands if row.workload_id in d.workload_ids)
-        regions = _regions_of(problem, demand, rows, plan_moves(plan))
-        few, text = regions < demand.min_regions > 1, f"regions ({regions} of {demand.min_regions})"
-        if few != ("regions (" in row.binding) or (few and text not in row.binding):
-            faults.append(f"shortfall of {row.workload_id}: of its binding {row.binding!r}, {text} is true")
-        faults.extend(_binding_faults(problem, row, used))
-    return faults
-
-
-def _binding_quotas(problem: AllocationProblem, useful: np.ndarray, used: Mapping[tuple[str, str], int]) -> set[str]:
-    """Quotas with too little left for one more node of a configuration that the workload can use, as texts."""
-    texts = set()
-    for quota in problem.quotas:
-        taken = quota_taken(quota, used)
-        wanted = [quota.units.get(c, 0) for c, is_useful in zip(problem.node_configs, useful, strict=True) if is_useful]
-        if any(units > quota.limit - taken for units in wanted):
-            texts.add(f"quota {quota.name} ({taken} of {quota.limit})")
-    return texts
-
-
-def _rules_on(problem: AllocationProblem, workload_id: str) -> set[str]:
-    """The rules of a workload's model that may hold it down, by their keys in a scenario."""
-    demand = next(d for d in problem.demands if workload_id in d.workload_ids)
-    is_on = {
-        "n_plus_one": demand.survives_loss,
-        "min_replicas": demand.min_replicas > 1,
-        "max_spot_share": demand.max_spot_share < 1,
-        "node_configs": demand.node_configs is not None or len(demand.excluded) > 0,
-    }
-    return {rule for rule, is_there in is_on.items() if is_there}
-
-
-def _binding_faults(problem: AllocationProblem, row: PlanShortfall, used: Mapping[tuple[str, str], int]) -> list[str]:
-    """Each configuration said to bind must be sold there, usable by the workload, and wholly used."""
-    faults = []
-    useful = np.asarray((_candidates(problem, row.workload_id).counts > 0).any(axis=0))
-    for part in row.binding.split("; "):
-        if part in ("budget", "no single configuration") or part.startswith("regions ("):
-            continue
-        if part.startswith("rule "):
-            if part.removeprefix("rule ") not in _rules_on(problem, row.workload_id):
-                faults.append(f"shortfall of {row.workload_id}: {part!r} is no rule of its model")
-            continue
-        if part.startswith("quota "):
-            if part not in _binding_quotas(problem, useful, used):
-                faults.append(f"shortfall of {row.workload_id}: {part!r} does not bind")
-            continue
-        match = _BINDING.match(part)
-        names = [place(pool.region, pool.market) for pool in problem.pools]
-        if match is None or match["region"] not in names or match["config"] not in problem.node_configs:
-            faults.append(f"shortfall of {row.workload_id}: {part!r} names no supply")
-            continue
-        r, k = names.index(match["region"]), problem.node_configs.index(match["config"])
-        have = int(problem.capacity_nodes[r, k])
-        counts = (int(match["used"]), int(match["have"]), used.get((match["region"], match["config"]), 0))
-        if counts != (have, have, have) or not useful[k]:
-            faults.append(f"shortfall of {row.workload_id}: {part!r} does not bind")
     return faults
