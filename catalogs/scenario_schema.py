@@ -19,6 +19,7 @@ MOST_TOKENS = 10_000_000
 # Of a model, requests per second; what is positive but below is one request in hours.
 LEAST_DEMAND, MOST_DEMAND = 0.0001, 1_000_000
 MOST_NODES = 100_000
+LEAST_MS, MOST_TTFT_MS, MOST_TPOT_MS = 0.001, 3_600_000, 60_000
 
 
 def _plain_day(value: object) -> date:
@@ -39,8 +40,8 @@ MarketName = Literal["on_demand", "spot", "owned"]
 class SloSection(Section):
     """Latency objectives: time to first token, time per output token, and the percentile of requests that must meet them."""
 
-    ttft_ms: Annotated[float, Within(0.001, 3_600_000)]
-    tpot_ms: Annotated[float, Within(0.001, 60_000)]
+    ttft_ms: Annotated[float, Within(LEAST_MS, MOST_TTFT_MS)]
+    tpot_ms: Annotated[float, Within(LEAST_MS, MOST_TPOT_MS)]
     percentile: Percentile = 99.0
 
 

@@ -18,12 +18,14 @@ from catalogs.ids import split_node_config
 from catalogs.offers import by_price
 from catalogs.scenario import LoadedScenario, ModelPlanDemand, offers_by_best
 from catalogs.scenario_kv import kv_terms_of
+from catalogs.scenario_schema import LEAST_DEMAND, LEAST_MS, MOST_DEMAND, MOST_TPOT_MS, MOST_TTFT_MS
 from catalogs.types import Availability, Basis, Offer, Phase
 from catalogs.wording import counted
 
 _PERCENT = re.compile(r"^([+-]\d+(?:\.\d+)?)%$")
 _PHASES = {"prefill": Phase.PREFILL, "ttft": Phase.PREFILL, "decode": Phase.DECODE, "tpot": Phase.DECODE}
 _MOST_NODES = 100_000
+_MOST_USD_PER_H = 1_000_000  # of a machine: beyond any real one, for what shall not be rented
 _SCOPE = "skypilot"  # whose short GPU names are understood
 
 
@@ -114,6 +116,8 @@ class _Changes:
         stated = self._amount(amount, model.stated_req_per_s or 0.0, "requests per second, or +N% or -N%")
         if stated is None:
             return
+        if not self._is_within(stated, LEAST_DEMAND, MOST_DEMAND, or_zero=True):
+            return
         planned = planned_rate(stated, self.now.scenario.policy.demand_percentile)
         before = "unknown" if model.stated_req_per_s is None else f"{model.stated_req_per_s:g}"
         self.texts.append(f"demand of {model.alias} {before} -> {stated:g} req/s")
@@ -136,8 +140,7 @@ class _Changes:
         slo_ms = self._amount(amount, old.slo_ms, "milliseconds, or +N% or -N%")
         if slo_ms is None:
             return
-        if slo_ms <= 0:
-            self.fault("is not above 0", "give the time in milliseconds")
+        if not self._is_within(slo_ms, LEAST_MS, MOST_TTFT_MS if phase is Phase.PREFILL else MOST_TPOT_MS):
             return
         new = replace(old, slo_ms=slo_ms)
         word = "TTFT" if phase is Phase.PREFILL else "TPOT"
@@ -206,7 +209,7 @@ class _Changes:
         changed = {}
         for offer in chosen:
             usd = self._amount(amount, offer.price_usd_per_h, "USD per hour, or +N% or -N%")
-            if usd is None:
+            if usd is None or not self._is_within(usd, 0.0, _MOST_USD_PER_H):
                 return
             changed[offer.offer_id] = replace(offer, price_usd_per_h=usd)
         self.texts.append(f"price of {_few(f'{o.node_config} in {o.region}' for o in chosen)} {_shown(amount)}")
@@ -274,6 +277,13 @@ class _Changes:
             self.fault("is no amount of 0 or more", f"give {form}")
             return None
         return round(value, 9)
+
+    def _is_within(self, value: float, low: float, high: float, *, or_zero: bool = False) -> bool:
+        """Whether a scenario takes the value too; a fault where not."""
+        if low <= value <= high or (or_zero and value == 0):
+            return True
+        self.fault(f"makes {value:g}, which is out of range", f"give {'0 or ' * or_zero}from {low:g} to {high:.12g}")
+        return False
 
     def _model(self, name: str) -> ModelPlanDemand | None:
         found = [d for d in self.now.model_demands if _letters(name) in map(_letters, _names(d))]
