@@ -17,7 +17,8 @@ from tasks.allocation.covers import kernels
 from tasks.allocation.covers.enumeration_kernels import multisets, pairs, undominated_sets
 from tasks.allocation.covers.fixing import others_of
 from tasks.allocation.covers.pricing import Cover, ModelBlocks
-from tasks.allocation.covers.tables import Block, NodePrices, item_costs, table_below
+from tasks.allocation.covers.ruled import table_below
+from tasks.allocation.covers.tables import Block, NodePrices, item_costs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

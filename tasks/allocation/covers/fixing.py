@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers import kernels
 from tasks.allocation.covers.pricing import ModelBlocks
-from tasks.allocation.covers.tables import Block, NodePrices, item_costs, table_below
+from tasks.allocation.covers.ruled import table_below
+from tasks.allocation.covers.tables import Block, NodePrices, item_costs
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +23,7 @@ def bounds_if_used(
     supply). With one instance of column i in phase w, region r the model costs at least
     c_i + min over g of [rest of the model when w supplies g steps in r + f_wr(g - t_i)] =: c_i + M(t_i),
     so the plan costs at least LB - V_m + c_i + M(t_i). Minimum regions are left out: that only lowers the bound; under rules
-    f_wr and t_i are ``rest`` and ``rest_steps`` of :class:`tasks.allocation.covers.tables.Below`.
+    f_wr and t_i are ``rest`` and ``rest_steps`` of :class:`tasks.allocation.covers.ruled.Below`.
     """
     tables = [[[table_below(b, prices, size) for b in phases] for phases in model.blocks] for model in models]
     joined = [[sum((t.f for t in row), start=np.zeros(size + 1)) for row in per_model] for per_model in tables]

@@ -312,68 +312,6 @@ def one_more(f: Floats, steps: Ints, cost: Floats) -> Floats:
 
 
 @kernel
-def spare_table(
-    steps: Ints, cost: Floats, once: NDArray[np.bool_], lost: Ints, ends: NDArray[np.bool_], size: int
-) -> tuple[Floats, Ints]:
-    """out[g] = min over entries e of the least cost of g + lost[e] steps from entries 0..e, g = 1..size; and that e (-1: none).
-
-    Entries by rising rate; those of ``once`` may be taken once, others any number of times. ``ends``: the last entry of
-    each rate, where the requirement is read.
-    """
-    f = np.full(2 * size + 1, np.inf)
-    f[0] = 0.0
-    out, at = np.full(size + 1, np.inf), np.full(size + 1, -1, dtype=np.int64)
-    out[0] = 0.0
-    for e in range(len(steps)):
-        if steps[e] > 0:
-            if once[e]:
-                for g in range(2 * size, 0, -1):
-                    rest = g - steps[e]
-                    value = cost[e] + (f[rest] if rest > 0 else 0.0)
-                    f[g] = min(f[g], value)
-            else:
-                for g in range(1, 2 * size + 1):
-                    rest = g - steps[e]
-                    value = cost[e] + (f[rest] if rest > 0 else 0.0)
-                    f[g] = min(f[g], value)
-        if ends[e]:
-            for g in range(1, size + 1):
-                if f[g + lost[e]] < out[g]:
-                    out[g] = f[g + lost[e]]
-                    at[g] = e
-    return out, at
-
-
-@kernel
-def spare_walk(steps: Ints, cost: Floats, once: NDArray[np.bool_], last: int, need: int) -> Ints:
-    """How often each of the entries 0..last is taken for the least cost of ``need`` steps."""
-    f = np.full(need + 1, np.inf)
-    f[0] = 0.0
-    takes = np.zeros((last + 1, need + 1), dtype=np.bool_)
-    for e in range(last + 1):
-        if steps[e] <= 0:
-            continue
-        for i in range(1, need + 1):
-            g = need + 1 - i if once[e] else i
-            rest = g - steps[e]
-            value = cost[e] + (f[rest] if rest > 0 else 0.0)
-            if value < f[g]:
-                f[g] = value
-                takes[e, g] = True
-    taken = np.zeros(last + 1, dtype=np.int64)
-    e, g = last, need
-    while g > 0 and e >= 0:
-        if takes[e, g]:
-            taken[e] += 1
-            g -= steps[e]
-            if once[e]:
-                e -= 1
-        else:
-            e -= 1
-    return taken
-
-
-@kernel
 def split_table(firm: Floats, spot: Floats, least: Ints) -> tuple[Floats, Ints]:
     """out[g] = min over x = least[g]..g of firm[x] + spot[g - x]; and that x."""
     n = len(firm)

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from tasks.allocation.column_kernels import used_configs
 from tasks.allocation.columns import RATE_TOLERANCE, Columns
 from tasks.allocation.covers import kernels
-from tasks.allocation.covers.tables import Below, Block, NodePrices, Table, table_above, table_below
+from tasks.allocation.covers.ruled import Below, table_above, table_below
+from tasks.allocation.covers.tables import Block, NodePrices, Table
 from tasks.allocation.types import AllocationProblem, ModelDemand
 
 Floats = NDArray[np.float64]
