@@ -194,16 +194,19 @@ def choose(
     from flows.headroom import SimulatedHeadroom
     from flows.planning_inputs import inputs_hash
     from tasks.allocation.headroom import settle
+    from tasks.allocation.in_use import with_start_up
 
     search = Search(lambda problem: solve(problem, stop), stop)
     try:
         settled = settle(inputs.problem, search, SimulatedHeadroom(loaded, lake))
     except SearchEndedError as ended:
-        hashed = inputs_hash(ended.problem, library_id, loaded)
+        # Headroom is searched for as if nothing ran: what does counts in the answer all the same.
+        now = replace(ended.problem, init_share=inputs.problem.init_share, running=inputs.problem.running)
+        hashed = inputs_hash(now, library_id, loaded)
         unsettled = PlanWarning(
             code="headroom", text="headroom is not settled: its SLOs may not hold at the planned demand"
         )
-        return Choice(replace(inputs, problem=ended.problem, inputs_hash=hashed), ended.result, (unsettled,))
+        return Choice(replace(inputs, problem=now, inputs_hash=hashed), with_start_up(now, ended.result), (unsettled,))
     alias = {workload.workload_id: workload.alias for workload in loaded.workloads}
     notes = tuple(
         PlanWarning(

@@ -8,8 +8,10 @@ import threading
 from dataclasses import replace
 
 import pytest
+from allocation_cases import R1, problem, workload
 from test_allocation_work import LIMITS, knapsack, scarce
 
+from catalogs.types import Phase
 from flows.anytime import Search, SearchEndedError, StoppedError
 from flows.interrupt import interrupt_sets
 from tasks.allocation.checker import check_result
@@ -18,6 +20,7 @@ from tasks.allocation.covers import generation
 from tasks.allocation.covers.solver import solve_covers
 from tasks.allocation.highs import MipStatus, solve_mip
 from tasks.allocation.ilp import solve_ilp
+from tasks.allocation.in_use import with_start_up
 from tasks.allocation.types import AllocationProblem, AllocationResult, SolveStatus
 
 
@@ -107,3 +110,25 @@ def test_a_search_without_an_answer_passes_on_that_there_is_none() -> None:
     with pytest.raises(StoppedError, match="before a plan was found"):
         Search(none, stopped())(scarce(1, 3))
     assert StoppedError.exit_code == 130
+
+
+def test_what_a_stopped_search_has_counts_beside_what_runs() -> None:
+    """Three at 1 USD/h, 0.1 of an hour to start. One runs: 0.2 for the others, and no plan starts less than 3 - 1 USD/h. The
+    others of nine that run are of another template: at most they could stay, then nothing is known of what starts."""
+    a = workload("a", Phase.AGGREGATED, {"t": ({"L4x1": 1}, 10), "u": ({"A10Gx1": 1}, 10)}, ("L4x1", "A10Gx1"))
+    price = {(R1, "L4x1"): 1.0, (R1, "A10Gx1"): 2.0}
+    p = problem([a], {"a": 30.0}, price, dict.fromkeys(price, 9), init_share=0.1, running={(R1, "t"): 1})
+    found = solve_covers(replace(p, init_share=0.0, running={}), LIMITS)
+    assert check_result(p, found) != []
+    for running, init, bound in (
+        ({}, 0.3, 3.3),
+        ({(R1, "t"): 1}, 0.2, 3.2),
+        ({(R1, "t"): 3}, 0.0, 3.0),
+        ({(R1, "t"): 1, (R1, "u"): 8, ("gone", "t"): 5, (R1, "gone"): 5}, 0.2, 3.0),
+    ):
+        now = replace(p, running=running)
+        told = with_start_up(now, found)
+        assert check_result(now, told) == []
+        assert (told.init_usd, told.lower_bound_usd) == (pytest.approx(init), pytest.approx(bound))
+        assert told.lower_bound_usd <= solve_ilp(now, LIMITS).objective_usd + 1e-9
+        assert told.status is (SolveStatus.TIME_LIMIT if 3 + init > bound + 0.01 else SolveStatus.OPTIMAL)
