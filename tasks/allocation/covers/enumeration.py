@@ -182,10 +182,11 @@ def _of_phase(
     share = np.minimum(block.share[row], 1.0)
     order = np.lexsort((np.arange(len(row)), cost, -share))
     row, cost, price, most, share = row[order], cost[order], price[order], most[order], share[order]
-    items, costs, shares, found = multisets(share, cost, most, more, stop, limit, cap, _DEPTH)
+    node, count = block.node[row], block.count[row]
+    items, amounts, found = multisets(share, cost, most, node, count, capacity, more, stop, limit, cap, _DEPTH)
     if found < 0:
         raise TooManyError
-    items, costs, shares = items[:found], costs[:found], shares[:found]
+    items, costs, shares = items[:found], amounts[:found, 0], amounts[:found, 1]
     width = int((items >= 0).sum(axis=1).max(initial=0))
     items = items[:, :width]
     use = np.zeros((found, capacity.size), dtype=np.int64)
@@ -193,12 +194,11 @@ def _of_phase(
     for at in range(width):
         has = np.flatnonzero(items[:, at] >= 0)
         chosen = items[has, at]
-        for j in range(block.node.shape[1]):
-            np.add.at(use, (has, block.node[row[chosen], j]), block.count[row[chosen], j])
+        for j in range(node.shape[1]):
+            np.add.at(use, (has, node[chosen, j]), count[chosen, j])
         prices_of[has] += price[chosen]
     columns = np.where(items >= 0, block.columns[row[items]], -1) if found else items
-    sets = Sets(columns, costs, prices_of, shares, use)
-    return sets.take(np.flatnonzero((use <= capacity).all(axis=1))).sorted_and_unbeaten()
+    return Sets(columns, costs, prices_of, shares, use).sorted_and_unbeaten()
 
 
 def _joined(a: Sets, b: Sets, capacity: Ints, rest: Floats, limit: float, cap: int, *, adds: bool) -> Sets:

@@ -12,6 +12,7 @@ Ints = NDArray[np.int64]
 
 _WHOLE = 1.0 - 1e-12
 _ROUNDING = 1e-9
+_ROOM = 1024  # multisets there is room for at first
 
 
 @kernel
@@ -21,59 +22,99 @@ def steps_of(share: float, size: int) -> int:
 
 
 @kernel
-def multisets(
-    share: Floats, cost: Floats, most: Ints, more: Floats, stop: Floats, limit: float, cap: int, depth: int
-) -> tuple[Ints, Floats, Floats, int]:
-    """Multisets of items, by falling ``share``, that can be a phase's part of a cover of at most ``limit``.
+def copies_on_top(stack: Ints, level: int, item: int) -> int:
+    """How many of the last items of ``stack`` are ``item``."""
+    many = 0
+    while many < level and stack[level - 1 - many] == item:
+        many += 1
+    return many
 
-    ``more[t]``: what is missing costs at least so much with t steps taken, whatever comes; ``stop[t]``: the same with no
-    more items of this phase. A multiset that serves all takes no further item. Returns items [n, depth] (-1: none), costs,
-    shares, and how many there are; -1 if more than ``cap`` or longer than ``depth``.
+
+@kernel
+def fits(node: NDArray[np.int32], count: NDArray[np.int16], item: int, left: Ints) -> bool:
+    """Whether an item's nodes are among those ``left``."""
+    lacking = 0
+    for k in range(node.shape[1]):
+        lacking += int(count[item, k] > left[node[item, k]])
+    return lacking == 0
+
+
+@kernel
+def take(node: NDArray[np.int32], count: NDArray[np.int16], item: int, sign: int, left: Ints) -> None:
+    """Take an item's nodes from ``left``; give them back with ``sign`` -1."""
+    for k in range(node.shape[1]):
+        left[node[item, k]] -= sign * count[item, k]
+
+
+@kernel
+def longer(items: Ints, amounts: Floats, rows: int) -> tuple[Ints, Floats]:
+    """Both with room for so many rows."""
+    more_items = np.full((rows, items.shape[1]), -1, dtype=np.int64)
+    more_items[: len(items)] = items
+    more_amounts = np.zeros((rows, amounts.shape[1]))
+    more_amounts[: len(amounts)] = amounts
+    return more_items, more_amounts
+
+
+@kernel
+def multisets(
+    share: Floats,
+    cost: Floats,
+    most: Ints,
+    node: NDArray[np.int32],
+    count: NDArray[np.int16],
+    capacity: Ints,
+    more: Floats,
+    stop: Floats,
+    limit: float,
+    cap: int,
+    depth: int,
+) -> tuple[Ints, Floats, int]:
+    """Multisets of items, by falling ``share``, that fit into ``capacity`` and can be a phase's part of a cover of at most
+    ``limit``.
+
+    ``node``/``count``: an item's nodes. ``more[t]``: what is missing costs at least so much with t steps taken, whatever
+    comes; ``stop[t]``: the same with no more items of this phase. A multiset that serves all takes no further item. Returns
+    items [n, depth] (-1: none), their cost and share [n, 2], and how many there are; -1 if more than ``cap`` or longer than
+    ``depth``.
     """
     size = len(more) - 1
-    items = np.full((cap, depth), -1, dtype=np.int64)
-    costs, shares = np.zeros(cap), np.zeros(cap)
+    items = np.full((min(cap, _ROOM), depth), -1, dtype=np.int64)
+    amounts = np.zeros((len(items), 2))
     stack = np.full(depth, -1, dtype=np.int64)
     at_cost, at_share = np.zeros(depth + 1), np.zeros(depth + 1)
+    left = capacity.copy()
     level, at, found = 0, 0, 0
-    n = len(share)
     while True:
-        pushed = False
-        while at < n and level < depth + 1:
-            total = at_cost[level] + cost[at]
-            served = at_share[level] + share[at]
-            taken = 1
-            for i in range(level - 1, -1, -1):
-                if stack[i] != at:
-                    break
-                taken += 1
+        while at < len(share):
+            total, served = at_cost[level] + cost[at], at_share[level] + share[at]
             t = steps_of(served, size)
-            if taken > most[at] or total + more[t] > limit:
-                at += 1
-                continue
-            if level == depth:
-                return items, costs, shares, -1
-            if total + stop[t] <= limit:
-                if found == cap:
-                    return items, costs, shares, -1
-                items[found, :level] = stack[:level]
-                items[found, level] = at
-                costs[found], shares[found] = total, min(served, 1.0)
-                found += 1
-            if served >= _WHOLE:
-                at += 1
-                continue
-            stack[level] = at
-            level += 1
-            at_cost[level], at_share[level] = total, served
-            pushed = True
-            break
-        if pushed:
+            if total + more[t] <= limit and copies_on_top(stack, level, at) < most[at] and fits(node, count, at, left):
+                break
+            at += 1
+        if at == len(share):
+            if level == 0:
+                return items, amounts, found
+            level -= 1
+            at = stack[level]
+            take(node, count, at, -1, left)
+            at += 1
             continue
-        if level == 0:
-            return items, costs, shares, found
-        level -= 1
-        at = stack[level] + 1
+        if level == depth or found == cap:
+            return items, amounts, -1
+        stack[level] = at
+        if total + stop[t] <= limit:
+            if found == len(items):
+                items, amounts = longer(items, amounts, min(cap, 2 * found))
+            items[found, : level + 1] = stack[: level + 1]
+            amounts[found, 0], amounts[found, 1] = total, min(served, 1.0)
+            found += 1
+        if served >= _WHOLE:
+            at += 1
+            continue
+        take(node, count, at, 1, left)
+        level += 1
+        at_cost[level], at_share[level] = total, served
 
 
 @kernel

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
+from tasks.allocation.covers.choosing import choose
 from tasks.allocation.covers.enumeration import ModelTables, Sets, TooManyError, can_list, list_covers, model_tables
 from tasks.allocation.covers.enumeration_kernels import least_beside
 from tasks.allocation.covers.fixing import bounds_if_used
 from tasks.allocation.covers.generation import dual_value
 from tasks.allocation.covers.master import Duals
-from tasks.allocation.covers.pool import Offers, choose
+from tasks.allocation.covers.pool import Offers
 from tasks.allocation.covers.pricing import ModelBlocks, counts_of, dual_prices
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.highs import MipStatus
@@ -35,8 +36,7 @@ _ROUNDS = 10
 _FILTERS = 4
 _HALVINGS = 4
 _NEARLY = 0.99  # of the gap: rounding must not leave it open
-_MOST_COVERS, _MOST_PARTS = 6000, 60_000
-_WORK = 3000  # looks at 800 covers
+_MOST_COVERS, _MOST_PARTS = 40_000, 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,8 +156,8 @@ class Search:
             parts = [part for other, part in enumerate(self.lister.parts) if other != m]
             above = np.concatenate([sets.cost - part for sets, part in zip(rest, parts, strict=True)])
             offers = _offers(self.lister.problem, rest, np.maximum(above, 0.0))
-            choice = choose(self.lister.problem, offers, len(rest), self.limits, self.clock, _WORK)
             others = float(np.delete(self.listed, m).min())
+            choice = choose(self.lister.problem, offers, len(rest), self.limits, self.clock, others)
             self.beside[m] = max(self.beside[m], min(choice.bound, others))
             self.settled[m] = choice.rows is not None and choice.bound < others
 
@@ -204,7 +204,8 @@ def _choose(
     """``best`` or the better choice among ``lists``, and the bound for such choices."""
     offers = _offers(problem, lists, np.concatenate([sets.price for sets in lists]))
     first = np.cumsum([0, *(len(sets) for sets in lists)])
-    choice = choose(problem, offers, len(lists), limits, clock, _WORK)
+    enough = best.objective * (1 - _NEARLY * limits.gap)
+    choice = choose(problem, offers, len(lists), limits, clock, enough)
     if choice.rows is None:
         return best, choice.bound
     taken = [(int(offers.model[j]), j) for j in choice.rows.tolist()]

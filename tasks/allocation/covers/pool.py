@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -31,6 +30,10 @@ class Offers:
     cost: NDArray[np.float64]
     use: NDArray[np.int64]
 
+    def take(self, rows: NDArray[np.intp]) -> Offers:
+        """The offers at ``rows``."""
+        return Offers(self.model[rows], self.rent[rows], self.cost[rows], self.use[rows])
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -51,26 +54,32 @@ def best_of_pool(
         np.array(master.costs),
         np.array(master.uses, dtype=np.int64).reshape(len(master.covers), problem.capacity_nodes.size),
     )
-    choice = choose(problem, offers, models, limits, clock, _WORK)
+    choice = _by_ilp(problem, offers, models, limits, clock, _WORK)
     if choice.rows is None:
         return None, math.inf
     counts = counts_of(columns, (master.covers[j][1] for j in choice.rows.tolist()))
     return counts, objective_usd(problem, columns, counts)
 
 
-def choose(
-    problem: AllocationProblem,
-    offers: Offers,
-    models: int,
-    limits: SolveLimits,
-    clock: Clock,
-    work: int,
-    good_enough: float | None = None,
-    start: Sequence[int] | None = None,
-) -> Choice:
-    """The cheapest offers, one per model, that fit together; ``start``: rows known to.
+def joint_limits(problem: AllocationProblem, offers: Offers) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """What the offers take of every limit that they could exceed, [offers, limits], and these: nodes, budget, quotas."""
+    models = np.unique(offers.model)
+    units = [(problem.quota_units(quota).ravel(), float(quota.limit)) for quota in problem.quotas]
+    taken = [offers.use, offers.rent[:, None], *((offers.use @ unit)[:, None] for unit, _ in units)]
+    budget = math.inf if problem.budget_usd_per_h is None else problem.budget_usd_per_h
+    tops = np.array([*problem.capacity_nodes.ravel(), budget, *(limit for _, limit in units)], dtype=np.float64)
+    whole = np.hstack(taken).astype(np.float64)
+    most = np.sum([whole[offers.model == m].max(axis=0) for m in models], axis=0)
+    tight = np.flatnonzero(most > tops)
+    return whole[:, tight], tops[tight]
 
-    Notation: x_j binary, offer j is taken; min sum cost_j x_j; one offer per model; capacity; quotas; budget.
+
+def _by_ilp(
+    problem: AllocationProblem, offers: Offers, models: int, limits: SolveLimits, clock: Clock, work: int
+) -> Choice:
+    """The cheapest offers, one per model, that fit together.
+
+    Notation: x_j binary, offer j is taken; min sum cost_j x_j; one offer per model; A x <= b for capacity, quotas, budget.
     """
     if len(np.unique(offers.model)) < models:
         return Choice(None, math.inf)
@@ -80,36 +89,14 @@ def choose(
     for m in range(models):
         own = [(x[j], 1) for j in np.flatnonzero(offers.model == m)]
         model += pulp.LpAffineExpression(own) == 1, f"model{m}"
-    most = np.zeros(offers.use.shape[1], dtype=np.int64)
-    for m in range(models):
-        most += offers.use[offers.model == m].max(axis=0, initial=0)
-    capacity = problem.capacity_nodes.ravel()
-    for cell in np.flatnonzero(most > capacity).tolist():
-        terms = [(x[j], int(offers.use[j, cell])) for j in np.flatnonzero(offers.use[:, cell])]
-        model += pulp.LpAffineExpression(terms) <= int(capacity[cell]), f"capacity{cell}"
-    if problem.budget_usd_per_h is not None:
-        rent = pulp.LpAffineExpression(list(zip(x, offers.rent.tolist(), strict=True)))
-        model += rent <= problem.budget_usd_per_h, "budget"
-    for q, quota in enumerate(problem.quotas):
-        use = offers.use.reshape(len(offers.use), *problem.capacity_nodes.shape)
-        units = (use * problem.quota_units(quota)).sum(axis=(1, 2))
-        if units.sum() > quota.limit:
-            terms = [(x[j], int(units[j])) for j in np.flatnonzero(units)]
-            model += pulp.LpAffineExpression(terms) <= quota.limit, f"quota{q}"
-    begin = None
-    if start is not None:
-        begin = dict.fromkeys((v.name for v in x), 0.0) | {f"x{j}": 1.0 for j in start}
+    taken, tops = joint_limits(problem, offers)
+    for row, top in enumerate(tops.tolist()):
+        used = np.flatnonzero(taken[:, row])
+        terms = [(x[j], value) for j, value in zip(used.tolist(), taken[used, row].tolist(), strict=True)]
+        model += pulp.LpAffineExpression(terms) <= top, f"limit{row}"
     # Not stopped from outside: it is soon done, and what the covers are good for.
     limits = replace(limits, stop=None)
-    outcome = solve_mip(
-        model,
-        limits,
-        time_s=clock.left() / 2,
-        start=begin,
-        good_enough=good_enough,
-        most_looks=looks(len(x), work),
-        clock=clock,
-    )
+    outcome = solve_mip(model, limits, time_s=clock.left() / 2, most_looks=looks(len(x), work), clock=clock)
     if outcome.values is None:
         return Choice(None, -math.inf if outcome.status is MipStatus.ERROR else outcome.bound)
     rows = np.array([j for j in range(len(x)) if outcome.values[f"x{j}"] > 0], dtype=np.intp)
