@@ -22,6 +22,7 @@ from tasks.allocation.covers.tables import Block, NodePrices, item_costs
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+_MULTISETS = 4  # of a phase in a region, for every part of a cover: they are soon listed, and most are beaten
 _DEPTH = 12  # instances of a phase in a region, at most
 _WHOLE = 1.0 - 1e-12
 
@@ -183,7 +184,9 @@ def _of_phase(
     order = np.lexsort((np.arange(len(row)), cost, -share))
     row, cost, price, most, share = row[order], cost[order], price[order], most[order], share[order]
     node, count = block.node[row], block.count[row]
-    items, amounts, found = multisets(share, cost, most, node, count, capacity, more, stop, limit, cap, _DEPTH)
+    items, amounts, found = multisets(
+        share, cost, most, node, count, capacity, more, stop, limit, _MULTISETS * cap, _DEPTH
+    )
     if found < 0:
         raise TooManyError
     items, costs, shares = items[:found], amounts[:found, 0], amounts[:found, 1]

@@ -12,6 +12,7 @@ Ints = NDArray[np.int64]
 
 _WHOLE = 1.0 - 1e-12
 _ROUNDING = 1e-9
+_COMPARED = 4096  # sets that later ones are compared with
 _ROOM = 1024  # multisets there is room for at first
 
 
@@ -164,7 +165,7 @@ def pairs(
 @kernel
 def undominated_sets(use: Ints, price: Floats, share: Floats) -> NDArray[np.bool_]:
     """Mask of sets that no earlier one beats: as few nodes of every kind, no dearer, serving as much. Rows by rising cost at
-    prices that are not negative, so that only earlier ones can."""
+    prices that are not negative, so that only earlier ones can; of very many, only the first that stay are compared with."""
     n, cells = use.shape
     mask = np.zeros(n, dtype=np.int64)
     for i in range(n):
@@ -189,8 +190,9 @@ def undominated_sets(use: Ints, price: Floats, share: Floats) -> NDArray[np.bool
                 break
         if not beaten:
             keep[i] = True
-            kept[many] = i
-            many += 1
+            if many < _COMPARED:
+                kept[many] = i
+                many += 1
     return keep
 
 
