@@ -121,7 +121,7 @@ def test_a_model_that_a_quota_keeps_short_holds_the_others_down() -> None:
 
 
 def test_a_quota_of_another_region_does_not_bind() -> None:
-    p = replace(case(40), regions=(R1, R2))
+    p = replace(case(40), regions=(R1, R2), pools=())
     p = replace(
         p,
         price_usd_per_h=np.array([[1.0, 3.0], [np.nan, np.nan]]),
