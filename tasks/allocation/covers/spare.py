@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tasks.allocation.covers import kernels, spare_kernels
 from tasks.allocation.covers.tables import Block, Floats, NodePrices, bundles_of, firm_part, grid_steps
 
-_JOINT = 512  # steps of the table of N+1 and capped spot together, which takes their square in time
+_JOINT = 1024  # steps of the table of N+1 and capped spot together, which takes their square in time
 
 
 @dataclass(frozen=True, slots=True)
