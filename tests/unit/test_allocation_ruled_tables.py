@@ -94,7 +94,7 @@ def test_between_them_is_the_best_of_all_sets(seed: int) -> None:
 
 
 def test_a_coarser_grid_of_both_holds_on_the_finer_one() -> None:
-    """On 2,048 steps the table of both has half as many: 0.3 and 0.7 on neither are whole, and four of 0.3 with one of 0.7 are best."""
+    """On 2,048 steps the table of both has half as many; shares are whole on neither. Five of 0.3 are best, two of them firm."""
     p = on_two_markets((0.3, 0.7), (4.0, 20.0, 1.0, 9.0), survives_loss=True, max_spot_share=0.5)
     _, below, above = tables(p, 2048)
     best = 2 * 4.0 + 3 * 1.0  # firm 0.6, five of 0.3 less one: 1.2
