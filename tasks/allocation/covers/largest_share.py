@@ -3,8 +3,9 @@ mix is rounded to a plan at shares below it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import highspy
 import numpy as np
@@ -12,14 +13,17 @@ from numpy.typing import NDArray
 
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
+from tasks.allocation.covers.packing import packing
 from tasks.allocation.covers.pricing import (
     Grid,
     ModelBlocks,
     model_blocks,
     quota_limits,
     quota_prices,
+    side_by_side,
 )
-from tasks.allocation.covers.rounding import complete
+from tasks.allocation.covers.recreate import Found, can_recreate, recreate
+from tasks.allocation.covers.rounding import complete, is_within
 from tasks.allocation.covers.tables import Block, NodePrices, item_costs
 from tasks.allocation.highs import MipStatus, QuietHighs
 from tasks.allocation.ilp import GoalOutcome
@@ -33,6 +37,11 @@ _CLOSE = 5e-3  # between the relaxation's share and its bound
 _SHARES = (0.94, 0.91, 0.88, 0.84, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)  # of the relaxation's, tried in turn
 _AGAIN = 2  # tries at a share, the models that found no way first
 _GRID = Grid(2048, 4)
+_LACK = 3.0  # times a model's least cost: what serving nothing of it counts
+_HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
+_FIRST, _LESS = 0.88, 0.96  # of the relaxation's share; of a share that was not reached by far
+_MUCH = 0.97  # of a share, reached: then more is sought from there on, by
+_MORE, _LEAST_MORE = 1.01, 1.002
 _RENT = 1e-3  # what rent weighs beside the prices of scarcity
 
 
@@ -56,6 +65,8 @@ def largest_share(
     if any(not model.blocks for model in models):
         return None
     relaxed = relax(problem, columns, models, limits)
+    if can_recreate(models):
+        return _by_recreating(problem, columns, models, relaxed, limits, clock)
     first: list[int] = []
     for part in _SHARES:
         share = part * relaxed.share
@@ -72,6 +83,44 @@ def largest_share(
                 return GoalOutcome(MipStatus.LIMIT, counts, -reached, -max(relaxed.bound, reached))
             first = [failed, *(m for m in first if m != failed)]
     return None
+
+
+def _by_recreating(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: Sequence[ModelBlocks],
+    relaxed: Relaxed,
+    limits: SolveLimits,
+    clock: Clock,
+) -> GoalOutcome | None:
+    """A share is tried until no model lacks anything of it, then a larger one; the first that is not reached is the last."""
+    prices = NodePrices(relaxed.nodes, relaxed.nodes)
+    packed = packing(problem, columns, models, prices, prices, relaxed.mix, _LACK * relaxed.least)
+    part, more, halvings = _FIRST, _MORE, _HALVINGS
+    counts = best = np.floor(part * relaxed.mix + 1e-6).astype(np.int64)
+    reached = 0.0
+    while halvings > 0 and more > _LEAST_MORE and not clock.is_past():
+        share = min(part * relaxed.share, 1.0)
+        at = replace(packed, items=packed.items._replace(share=packed.items.share / share))
+        plan, taken = recreate(at, at.state(counts), min(halvings, _AT_A_SHARE), limits, clock, _lacks_nothing)
+        counts, halvings = at.counts(plan.x, len(columns)), halvings - max(taken, 1)
+        common = min(served_shares(problem, columns, counts).values())
+        if common > reached and is_within(problem, columns, counts):
+            best, reached = counts, common
+        if not plan.lacking.any() and share >= 1.0:
+            break
+        if plan.lacking.any() and reached < share * _MUCH:
+            part *= _LESS
+            continue
+        more = math.sqrt(more) if plan.lacking.any() else more
+        counts, part = best, reached / relaxed.share * more
+    if reached <= 0:
+        return None
+    return GoalOutcome(MipStatus.LIMIT, best, -reached, -max(relaxed.bound, reached))
+
+
+def _lacks_nothing(plan: Found) -> bool:
+    return not plan.lacking.any()
 
 
 def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBlocks], limits: SolveLimits) -> Relaxed:
@@ -103,6 +152,15 @@ def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBl
     return Relaxed(bound, share, master.mix(), nodes, least)
 
 
+def _cheapest(model: ModelBlocks, prices: Floats) -> list[list[tuple[Floats, Floats]]]:
+    """Of every column its cost at prices of nodes, and that per share of the demand."""
+    out = []
+    for phases in model.blocks:
+        costs = [item_costs(block, np.ones(len(block.columns), dtype=np.bool_), prices) for block in phases]
+        out.append([(cost, cost / np.minimum(b.share, 1.0)) for cost, b in zip(costs, phases, strict=True)])
+    return out
+
+
 class _ShareMaster:
     """The LP of :func:`relax` over the columns found so far."""
 
@@ -110,8 +168,11 @@ class _ShareMaster:
         self, problem: AllocationProblem, columns: Columns, models: Sequence[ModelBlocks], limits: SolveLimits
     ) -> None:
         self._problem, self._columns, self._models = problem, columns, models
-        self._lp = QuietHighs(limits.threads)
+        self._lp, self._threads = QuietHighs(limits.threads), limits.threads
         self._lp.setOptionValue("random_seed", limits.seed)
+        self._lp.setOptionValue(
+            "solver", "ipm"
+        )  # each LP anew in less time than the simplex takes from the last one on
         infinity, none = highspy.kHighsInf, np.zeros(0, dtype=np.int32)
         budget = problem.budget_usd_per_h
         tops = [*problem.capacity_nodes.ravel().tolist(), infinity if budget is None else budget]
@@ -137,21 +198,17 @@ class _ShareMaster:
         """Add each block's columns of least reduced cost at prices of nodes and of the phases' shares; each model's least cost
         of the whole demand at the prices of nodes."""
         least, row = np.full(len(self._models), np.inf), 0
-        for m, model in enumerate(self._models):
-            for phases in model.blocks:
+        found = side_by_side(lambda model: _cheapest(model, prices), self._models, self._threads)
+        for m, (model, costs) in enumerate(zip(self._models, found, strict=True)):
+            for phases, own in zip(model.blocks, costs, strict=True):
                 total = 0.0
-                for block in phases:
-                    cost = item_costs(block, np.ones(len(block.columns), dtype=np.bool_), prices)
-                    part = np.minimum(block.share, 1.0)
-                    each = cost / part
+                for block, (cost, each) in zip(phases, own, strict=True):
                     total += float(each.min())
+                    worst = np.inf
                     if np.isfinite(phase[row]):
-                        reduced = cost - phase[row] * part
-                        best = np.argpartition(reduced, min(_PER_BLOCK, len(reduced)) - 1)[:_PER_BLOCK]
-                        best = best[reduced[best] < -1e-12]
-                    else:
-                        best = np.argpartition(each, min(_PER_BLOCK, len(each)) - 1)[:_PER_BLOCK]
-                    self._add(block, np.sort(best), self._first + row)
+                        each, worst = cost - phase[row] * np.minimum(block.share, 1.0), -1e-12
+                    best = np.argpartition(each, min(_PER_BLOCK, len(each)) - 1)[:_PER_BLOCK]
+                    self._add(block, np.sort(best[each[best] < worst]), self._first + row)
                     row += 1
                 least[m] = min(least[m], total)
         return least

@@ -24,6 +24,7 @@ from tasks.allocation.covers.tables import Block, NodePrices, Table
 from tasks.allocation.types import AllocationProblem, ModelDemand
 
 Floats = NDArray[np.float64]
+S = TypeVar("S")
 T = TypeVar("T")
 # A grid is fine enough where the larger templates serve so much of the demand; else it is doubled up to so often.
 _LARGER, _COARSE_SHARE, _MOST_DOUBLINGS = 0.75, 0.05, 3
@@ -140,12 +141,32 @@ def workload_lower_bound(model: ModelBlocks, phase: int, prices: NodePrices, gri
     return _least(model, f, [0.0] * len(f), grid, wanted=1)
 
 
-def side_by_side(work: Callable[[ModelBlocks], T], models: Sequence[ModelBlocks], threads: int) -> list[T]:
-    """``work`` of every model, in order; on so many threads where they are many (most of it is compiled code)."""
-    if threads < 2 or len(models) < _MANY_MODELS:
-        return [work(model) for model in models]
+def excess_costs(model: ModelBlocks, prices: NodePrices) -> list[list[Floats]]:
+    """Per region and phase what a new instance of each column costs at ``prices`` above the least that its share can cost,
+    served in the region where a share of all phases is cheapest: 0 for the best, a guide and no bound."""
+    costs = [
+        [np.asarray(kernels.item_costs(b.node, b.count, prices.new.ravel())) for b in phases] for phases in model.blocks
+    ]
+    slopes = [
+        [float((cost / np.minimum(block.share, 1.0)).min()) for cost, block in zip(row, phases, strict=True)]
+        for row, phases in zip(costs, model.blocks, strict=True)
+    ]
+    least = min((sum(row) for row in slopes), default=0.0)
+    return [
+        [
+            cost - slope * least / max(sum(here), 1e-12) * np.minimum(block.share, 1.0)
+            for cost, slope, block in zip(row, here, phases, strict=True)
+        ]
+        for row, here, phases in zip(costs, slopes, model.blocks, strict=True)
+    ]
+
+
+def side_by_side(work: Callable[[S], T], things: Sequence[S], threads: int, at_least: int = _MANY_MODELS) -> list[T]:
+    """``work`` of every thing, in order; on so many threads where they are many (most of it is compiled code)."""
+    if threads < 2 or len(things) < at_least:
+        return [work(thing) for thing in things]
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, models))
+        return list(pool.map(work, things))
 
 
 def _together(tables: Sequence[Table | Below]) -> Floats:

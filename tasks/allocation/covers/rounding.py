@@ -22,6 +22,7 @@ from tasks.allocation.covers.pricing import (
     quick_cover,
     quota_limits,
     quota_use,
+    side_by_side,
 )
 from tasks.allocation.covers.tables import Block, NodePrices
 from tasks.allocation.outcome import objective_usd
@@ -30,12 +31,18 @@ from tasks.allocation.types import AllocationProblem
 Ints = NDArray[np.int64]
 _REPAIRS = 12
 _WHOLE = 1e-6
-_PARTS = (1.0, 0.97, 0.95, 0.9)  # of the mix, each rounded: with less of it there is more left to fit together
+PARTS = (1.0, 0.97, 0.95, 0.9)  # of the mix, each rounded: with less of it there is more left to fit together
 _SCARCER = 1.5  # what a node costs more once a repair wanted more of it than is left
 
 
 def round_mix(
-    problem: AllocationProblem, columns: Columns, models: Sequence[ModelBlocks], found: Generated, grid: Grid
+    problem: AllocationProblem,
+    columns: Columns,
+    models: Sequence[ModelBlocks],
+    found: Generated,
+    grid: Grid,
+    threads: int,
+    parts: Sequence[float] = PARTS,
 ) -> tuple[Ints | None, float]:
     """Instances per column and their objective; (None, inf) if a model found no way.
 
@@ -48,8 +55,11 @@ def round_mix(
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     order = sorted(range(len(models)), key=lambda m: (-found.duals.model[m], m))
     best, least = None, math.inf
-    for part in _PARTS:
-        counts, _ = complete(problem, columns, models, part * mix, order, prices, grid)
+
+    def rounded(part: float) -> Ints | None:
+        return complete(problem, columns, models, part * mix, order, prices, grid)[0]
+
+    for counts in side_by_side(rounded, parts, threads, at_least=2):
         if counts is not None and objective_usd(problem, columns, counts) < least:
             best, least = counts, objective_usd(problem, columns, counts)
     return best, least

@@ -20,15 +20,14 @@ from tasks.allocation.columns import Columns
 from tasks.allocation.covers.closing import close
 from tasks.allocation.covers.cross_region import Effort, cross_region_goal
 from tasks.allocation.covers.diving import dive
-from tasks.allocation.covers.fixing import bounds_if_used
-from tasks.allocation.covers.generation import Generated, dual_value, generate, joint_bound
+from tasks.allocation.covers.generation import Generated, generate, joint_bound, sharpen
 from tasks.allocation.covers.largest_share import largest_share
 from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.listing import choose_listed
+from tasks.allocation.covers.many import plan_of_many
 from tasks.allocation.covers.master import no_plan_costs_more
-from tasks.allocation.covers.neighbourhoods import search_neighbourhoods
 from tasks.allocation.covers.pool import best_of_pool
-from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, model_blocks
+from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
 from tasks.allocation.covers.rounding import round_mix
 from tasks.allocation.formulation import Goal, Target
 from tasks.allocation.highs import MipStatus
@@ -39,12 +38,12 @@ from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLim
 _MANY_REGIONS = 3  # up to so many, regions are joined exactly for the bound
 _COARSE, _FINE, _CELLS = 4096, 65536, 512
 _SPLIT = 16384
+_FINEST_OF_MANY = 4  # times finer is the grid of their bound: each model's rounding adds up
 _FIXING, _FIXING_MANY = 2048, 1024
 _DIVING = 2048
 _DIVES, _DIVE_ABOVE, _DIVE_UNTIL = 6, 5e-3, 0.5
 _DIVE_MODELS = 16  # of more, a dive does not come far in its rounds
 _DIVE_ROUNDS = 1500  # pricings of one model over all dives
-_CLOSABLE = 60_000  # columns that a better plan of many models can use: with more neither lists nor ILPs get through
 _ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed ILP,
 _ILP_WORK = 400  # each of its ILPs with so many looks at 800 columns
 
@@ -109,7 +108,11 @@ def _cost_goal(
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "a model fits into too few regions")
     found = generate(problem, columns, models, _grid(_COARSE, models), limits, clock)
     fine = _grid(_FINE, models)
-    least, parts = joint_bound(problem, models, found.duals, fine, limits.threads)
+    is_many, rough = len(models) > _DIVE_MODELS, found
+    if is_many and not found.unserved:
+        found = sharpen(problem, columns, models, found, fine, limits, clock)
+    finest = Grid(fine.size * _FINEST_OF_MANY, fine.unit * _FINEST_OF_MANY) if is_many and not found.unserved else fine
+    least, parts = joint_bound(problem, models, found.duals, finest, limits.threads)
     bound = max(least, found.bound, 0.0)
     if bound > no_plan_costs_more(problem) * (1 + 1e-6):
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
@@ -118,8 +121,11 @@ def _cost_goal(
     best = GoalOutcome(MipStatus.LIMIT, None, math.inf, bound)
     if start is not None:
         best = _better(best, start, objective_usd(problem, columns, start))
-    if len(models) > _DIVE_MODELS:
-        best, is_done = _of_many(problem, columns, models, target, found, parts, best, limits, clock)
+    if is_many:
+        grid = _grid(_DIVING, models)
+        best, is_done = plan_of_many(
+            problem, columns, models, target.share, rough, found, parts, grid, _fixing(models), best, limits, clock
+        )
         if is_done:
             return best
     best = _better(best, *best_of_pool(problem, columns, len(models), found.master, limits, clock))
@@ -130,34 +136,6 @@ def _cost_goal(
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
     return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
-
-
-def _of_many(
-    problem: AllocationProblem,
-    columns: Columns,
-    models: list[ModelBlocks],
-    target: Target,
-    found: Generated,
-    parts: list[float],
-    best: GoalOutcome,
-    limits: SolveLimits,
-    clock: Clock,
-) -> tuple[GoalOutcome, bool]:
-    """``best``, or better: the mix rounded, then a few models' covers at a time sought anew; and whether to leave it at that."""
-    grid = _grid(_DIVING, models)
-    if not found.unserved:
-        best = _better(best, *round_mix(problem, columns, models, found, grid))
-    if best.counts is None:
-        is_hopeless = bool(found.unserved) and len(columns) > _CLOSABLE
-        return replace(best, note="no mix of covers serves every model" if is_hopeless else ""), is_hopeless
-    prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
-    if_used = bounds_if_used(columns, models, prices, dual_value(problem, found.duals), _fixing(models))
-    best = search_neighbourhoods(
-        problem, columns, models, target.share, prices, parts, if_used, grid, best, limits, clock
-    )
-    if relative_gap(best.objective, best.bound) <= limits.gap:
-        return replace(best, status=MipStatus.OPTIMAL), True
-    return best, int((if_used <= best.objective).sum()) > _CLOSABLE
 
 
 def _on_demand_alone(
@@ -190,7 +168,7 @@ def _by_diving(
 ) -> GoalOutcome:
     """``best``; where that is no plan or far from its bound, or better: the mix rounded, and of the covers that dives add."""
     if best.counts is None and not found.unserved:
-        best = _better(best, *round_mix(problem, columns, models, found, _grid(_DIVING, models)))
+        best = _better(best, *round_mix(problem, columns, models, found, _grid(_DIVING, models), limits.threads))
     first: list[int] = []
     rounds = _DIVE_ROUNDS
     for _ in range(0 if found.unserved or (best.counts is not None and len(models) > _DIVE_MODELS) else _DIVES):

@@ -1,0 +1,109 @@
+"""Plans for many models: the LP's mix rounded, then searched by ruin and recreate; under rules that it does not know, a few
+models' covers at a time are sought anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.allocation.clock import Clock
+from tasks.allocation.columns import Columns
+from tasks.allocation.covers.fixing import bounds_if_used
+from tasks.allocation.covers.generation import Generated, dual_value
+from tasks.allocation.covers.neighbourhoods import search_neighbourhoods
+from tasks.allocation.covers.packing import packing
+from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, excess_costs
+from tasks.allocation.covers.recreate import Found, can_recreate, recreate
+from tasks.allocation.covers.rounding import is_within, round_mix
+from tasks.allocation.covers.tables import NodePrices
+from tasks.allocation.highs import MipStatus
+from tasks.allocation.ilp import GoalOutcome
+from tasks.allocation.outcome import objective_usd, relative_gap, served_shares
+from tasks.allocation.types import AllocationProblem, SolveLimits
+
+Floats = NDArray[np.float64]
+_CLOSABLE = 60_000  # columns that a better plan of many models can use: with more neither lists nor ILPs get through
+_PARTS = (0.97, 0.9)  # of the mix, each rounded
+_HALVINGS = 90
+_LACK = 5.0  # times a model's least cost: what serving nothing of it counts
+
+
+def plan_of_many(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    share: float,
+    rough: Generated,
+    found: Generated,
+    parts: list[float],
+    grid: Grid,
+    fixing: int,
+    best: GoalOutcome,
+    limits: SolveLimits,
+    clock: Clock,
+) -> tuple[GoalOutcome, bool]:
+    """``best``, or better, and whether to leave it at that. ``rough``: covers of a coarse grid, fewer and more often whole;
+    ``found``: of the fine one, with the duals at which the models cost ``parts`` at least."""
+    if best.counts is None and not rough.unserved:
+        counts, value = round_mix(problem, columns, models, rough, grid, limits.threads, _PARTS)
+        if counts is not None:
+            best = replace(best, counts=counts, objective=value, bound=min(best.bound, value))
+    prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
+    if can_recreate(models):
+        best = _recreated(problem, columns, models, share, rough, prices, parts, best, limits, clock)
+    elif best.counts is not None:
+        if_used = bounds_if_used(columns, models, prices, dual_value(problem, found.duals), fixing)
+        best = search_neighbourhoods(problem, columns, models, share, prices, parts, if_used, grid, best, limits, clock)
+    if best.counts is None:
+        is_hopeless = bool(rough.unserved) and len(columns) > _CLOSABLE
+        return replace(best, note="no mix of covers serves every model" if is_hopeless else ""), is_hopeless
+    if relative_gap(best.objective, best.bound) <= limits.gap:
+        return replace(best, status=MipStatus.OPTIMAL), True
+    return best, _worth_a_look(models, prices, best.objective - best.bound) > _CLOSABLE
+
+
+def _recreated(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    share: float,
+    rough: Generated,
+    prices: NodePrices,
+    parts: Sequence[float],
+    best: GoalOutcome,
+    limits: SolveLimits,
+    clock: Clock,
+) -> GoalOutcome:
+    mix = mix_of(columns, rough)
+    start = np.floor(mix + 1e-6).astype(np.int64) if best.counts is None else best.counts
+    base = np.nan_to_num(problem.price_usd_per_h)
+    cost = NodePrices(base * (1 + problem.init_share), base)
+    packed = packing(problem, columns, models, cost, prices, mix + start, _LACK * np.array(parts))
+
+    def is_enough(plan: Found) -> bool:
+        return not plan.lacking.any() and relative_gap(plan.value, best.bound) <= limits.gap
+
+    plan, _ = recreate(packed, packed.state(start), _HALVINGS, limits, clock, is_enough)
+    counts = packed.counts(plan.x, len(columns))
+    served = served_shares(problem, columns, counts)
+    value = objective_usd(problem, columns, counts)
+    is_plan = is_within(problem, columns, counts) and min(served.values()) >= share * (1 - 1e-9)
+    if not is_plan or value >= best.objective:
+        return best
+    return replace(best, counts=counts, objective=value, bound=min(best.bound, value))
+
+
+def mix_of(columns: Columns, found: Generated) -> Floats:
+    """Instances per column of the LP's mix of covers."""
+    mix = np.zeros(len(columns))
+    for (_, cover), share in zip(found.master.covers, found.shares.tolist(), strict=False):
+        mix[cover.columns] += share * cover.instances
+    return mix
+
+
+def _worth_a_look(models: Sequence[ModelBlocks], prices: NodePrices, room: float) -> int:
+    """About how many columns can be in a plan that costs at most ``room`` above the bound."""
+    return sum(int((excess <= room).sum()) for model in models for row in excess_costs(model, prices) for excess in row)

@@ -1,0 +1,140 @@
+"""Better plans for many models by ruin and recreate (Schrimpf et al., J. Comput. Phys. 159, 2000): some instances are taken
+out, the models that lack them are completed from what is left, and the plan stays where it costs less, or hardly more.
+
+Models are halved at random over and over, with them the nodes that nobody uses, and the halves searched side by side. The
+answer depends on neither threads nor the clock, which only ends it. Loops: :mod:`tasks.allocation.covers.recreate_kernels`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.allocation.clock import Clock
+from tasks.allocation.covers.packing import Packing
+from tasks.allocation.covers.pricing import ModelBlocks
+from tasks.allocation.covers.recreate_kernels import State, search
+from tasks.allocation.types import SolveLimits
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_CELLS = 48  # into which what a model lacks is split
+_ROUNDS = 1000  # of a half between two halvings
+_LEAST_COST = 1e-9  # USD/h
+_HEAT = (0.025, 0.0025)  # of what an instance costs, at the beginning and the end
+_BIAS, _UNBIASED = 0.8, 0.8  # of what nodes are worth, at the beginning; none is left after so much of the search
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The best plan found, instances per item; its cost, what its models lack counted; and what each lacks of its demand."""
+
+    x: Ints
+    value: float
+    lacking: Floats
+
+
+def can_recreate(models: Sequence[ModelBlocks]) -> bool:
+    """Whether no model has a rule of its own, of which completing a model knows nothing."""
+    phases = {len(row) for model in models for row in model.blocks}
+    return len(phases) == 1 and all(
+        model.blocks
+        and model.wanted <= 1
+        and not model.demand.survives_loss
+        and model.demand.min_replicas <= 1
+        and not any(block.is_split for phases in model.blocks for block in phases)
+        for model in models
+    )
+
+
+def recreate(
+    packed: Packing,
+    state: State,
+    halvings: int,
+    limits: SolveLimits,
+    clock: Clock,
+    is_enough: Callable[[Found], bool],
+) -> tuple[Found, int]:
+    """The best plan of a search from ``state`` on, which ends after so many halvings, once ``is_enough``, or on the clock; and
+    how many it took. Changes ``state``."""
+    random = np.random.default_rng(limits.seed)
+    best = _judge(packed, state.x, state)
+    each = _instance_cost(packed, state)
+    for at in range(halvings):
+        if is_enough(best) or clock.is_past():
+            return best, at
+        heat, bias = (_between(_HEAT, at, halvings, each), _bias(at, halvings))
+        best = _halves(packed, state, best, random, (heat, bias), limits)
+    return best, halvings
+
+
+def _judge(packed: Packing, x: Ints, state: State) -> Found:
+    lacking = packed.lacking(state)
+    return Found(x.copy(), float((x * packed.items.cost).sum() + (packed.layout.weight * lacking).sum()), lacking)
+
+
+def _instance_cost(packed: Packing, state: State) -> float:
+    """What an instance costs in the mean; not 0 where all are free."""
+    used = state.x > 0
+    cost = packed.items.cost[used] if used.any() else packed.items.cost
+    return max(float(cost.mean()), _LEAST_COST)
+
+
+def _between(ends: tuple[float, float], at: int, of: int, scale: float) -> Floats:
+    """The geometric slope at the beginning and the end of step ``at``."""
+    return np.array([scale * ends[0] * (ends[1] / ends[0]) ** ((at + k) / of) for k in (0, 1)])
+
+
+def _bias(at: int, of: int) -> Floats:
+    return np.array([max(_BIAS * (1 - (at + k) / (_UNBIASED * of)), 0.0) for k in (0, 1)])
+
+
+def _halves(
+    packed: Packing,
+    state: State,
+    best: Found,
+    random: np.random.Generator,
+    schedule: tuple[Floats, Floats],
+    limits: SolveLimits,
+) -> Found:
+    """Search two halves of the models side by side; ``best`` or what their best plans make together."""
+    models = len(packed.layout.weight)
+    order = random.permutation(models)
+    mine = [np.sort(order[: (models + 1) // 2]), np.sort(order[(models + 1) // 2 :])]
+    left = random.binomial(np.maximum(state.left, 0), 0.5)
+    states = [_part(packed, state, half, part) for half, part in zip(mine, (left, state.left - left), strict=True)]
+    tops = [part.x.copy() for part in states]
+    seeds = random.integers(2**31, size=2).tolist()
+
+    def run(k: int) -> None:
+        if not len(mine[k]):
+            return  # of a single model the other half
+        search(packed.items, packed.layout, states[k], mine[k], tops[k], _ROUNDS, *schedule, _CELLS, seeds[k])
+
+    if limits.threads < 2:
+        run(0)
+        run(1)
+    else:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(run, range(2)))
+    top = tops[0] + tops[1]
+    _join(state, states)
+    found = _judge(packed, top, packed.from_items(top))
+    return found if found.value < best.value - 1e-9 else best
+
+
+def _part(packed: Packing, state: State, mine: Ints, left: Ints) -> State:
+    """The state of some models alone, with the nodes ``left`` to them."""
+    has = np.isin(packed.items.model, mine)
+    blocks = np.zeros(len(state.served), dtype=np.bool_)
+    blocks[packed.items.block[has]] = True
+    return State(np.where(has, state.x, 0), left.copy(), np.where(blocks, state.served, 0.0), state.log.copy())
+
+
+def _join(state: State, parts: Sequence[State]) -> None:
+    for name in ("x", "left", "served"):
+        getattr(state, name)[:] = sum(getattr(part, name) for part in parts)

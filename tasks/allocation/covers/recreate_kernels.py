@@ -1,0 +1,424 @@
+"""Compiled loops of ruin and recreate (:mod:`tasks.allocation.covers.recreate`): a plan loses some instances, the models that
+lack them are completed from what is left, and the plan stays where that costs less, or hardly more.
+
+A model's instances lie in blocks, one per region and phase (phases of a region side by side); it is served by the sum over
+regions of the least of its phases. Shares are of the demand asked for; money in USD/h.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.jit import kernel
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_WHOLE = 1e-12  # a model that lacks less lacks nothing
+_MISSING = 0.02  # of a model's demand, besides what it lacks: what lacking anything counts
+_ATTEMPTS = 8  # at completing a model: what it wants may not be left as often as it wants it
+_REGIONS_TRIED = 0.3  # of the regions, in which a model may be completed besides those it lost instances in
+_BY_REGION, _BY_NODE = (
+    0.85,
+    0.98,
+)  # of the ruins take from a region, the next from a kind of node, the rest from whole models
+_FROM_NODE = 12  # instances taken from a kind of node, at most
+_NOISE = 0.1
+_MOST_DUAL = 1.2  # of the prices of scarcity, in the prices at which a model is completed
+
+
+class Items(NamedTuple):
+    """What may be bought, by block, in it by falling share: nodes [item, place] and how many of each it needs (0: none), the
+    share of the demand an instance serves, its cost, what its nodes are worth besides, how many there may be, its block and
+    model."""
+
+    node: Ints
+    need: Ints
+    share: Floats
+    cost: Floats
+    worth: Floats
+    most: Ints
+    block: Ints
+    model: Ints
+
+
+class Layout(NamedTuple):
+    """Where things lie: ``first`` block of each model and one more, first item of each block and one more (``start``), number
+    of ``phases``, the ``region`` of every run of blocks of the phases, the ``pool_region`` of each kind of node (-1: a quota),
+    the items that use a kind of node (``user``, from ``users`` of it on), and what a whole model's lack costs (``weight``)."""
+
+    first: Ints
+    start: Ints
+    phases: int
+    regions: int
+    region: Ints
+    node_region: Ints
+    users: Ints
+    user: Ints
+    weight: Floats
+
+
+class State(NamedTuple):
+    """A plan: instances per item, nodes ``left``, share ``served`` by block; ``log``: rows 1..``log[0, 0]`` are items and how
+    many of them were put (taken: below 0) since that was 0."""
+
+    x: Ints
+    left: Ints
+    served: Floats
+    log: Ints
+
+
+@kernel
+def _put(items, state, i, many):  # type: ignore[no-untyped-def]
+    state.x[i] += many
+    state.served[items.block[i]] += many * items.share[i]
+    for j in range(items.node.shape[1]):
+        if items.need[i, j] > 0:
+            state.left[items.node[i, j]] -= many * items.need[i, j]
+
+
+@kernel
+def _put_and_log(items, state, i, many):  # type: ignore[no-untyped-def]
+    """Whether they were put: not where the log is full."""
+    at = state.log[0, 0] + 1
+    if at == len(state.log):
+        return False
+    _put(items, state, i, many)
+    state.log[0, 0] = at
+    state.log[at, 0], state.log[at, 1] = i, many
+    return True
+
+
+@kernel
+def _undo(items, state):  # type: ignore[no-untyped-def]
+    for at in range(1, state.log[0, 0] + 1):
+        _put(items, state, state.log[at, 0], -state.log[at, 1])
+
+
+@kernel
+def _fits(items, state, i):  # type: ignore[no-untyped-def]
+    if state.x[i] >= items.most[i]:
+        return False
+    fits = True
+    for j in range(items.node.shape[1]):
+        fits &= items.need[i, j] == 0 or state.left[items.node[i, j]] >= items.need[i, j]
+    return fits
+
+
+@kernel
+def _least_served(layout, state, block):  # type: ignore[no-untyped-def]
+    """Share that a region serves: the least of its phases, from ``block`` on."""
+    least = state.served[block]
+    for phase in range(1, layout.phases):
+        least = min(least, state.served[block + phase])
+    return least
+
+
+@kernel
+def lack(layout, state, m):  # type: ignore[no-untyped-def]
+    """Share of model ``m``'s demand that nothing serves; below 0 where it has to spare."""
+    total = 0.0
+    for block in range(layout.first[m], layout.first[m + 1], layout.phases):
+        total += _least_served(layout, state, block)
+    return 1.0 - total
+
+
+@kernel
+def _penalty(layout, state, m):  # type: ignore[no-untyped-def]
+    missing = lack(layout, state, m)
+    return layout.weight[m] * (missing + _MISSING) if missing > _WHOLE else 0.0
+
+
+@kernel
+def _copies(share, width):  # type: ignore[no-untyped-def]
+    """How many of an item are taken together: so many that they fill a cell."""
+    return max(int(np.ceil(width / share - 1e-9)), 1)
+
+
+@kernel
+def _fill(items, layout, state, price, block, width, cost, share, source, taken):  # type: ignore[no-untyped-def]
+    """cost[k] = cost found of k * ``width`` of share from items that fit, k = 0..cells; ``share``: how much it is exactly,
+    ``source`` and ``taken``: the state it came from and by what item. A cell keeps its cheapest, so that sums are not
+    rounded at every item; supply only counts for one instance of each."""
+    cells = len(cost) - 1
+    useful = np.empty(layout.start[block + 1] - layout.start[block], dtype=np.int64)
+    many, best = 0, np.inf
+    for i in range(layout.start[block], layout.start[block + 1]):
+        if price[i] < best and _fits(items, state, i):
+            best = price[i]
+            if items.share[i] >= cells * width:
+                many = 0  # this one does alone, for less
+            useful[many] = i
+            many += 1
+    cost[:] = np.inf
+    cost[0] = 0.0
+    share[0] = 0.0
+    for k in range(cells):
+        if cost[k] == np.inf:
+            continue
+        for u in range(many):
+            i = useful[u]
+            copies = _copies(items.share[i], width)
+            value, reached = cost[k] + copies * price[i], share[k] + copies * items.share[i]
+            to = min(int(reached / width + 1e-9), cells)
+            if to > k and (value < cost[to] or (value == cost[to] and reached > share[to])):
+                cost[to], share[to], source[to], taken[to] = value, reached, k, i
+
+
+@kernel
+def _at_least(cost, least, at):  # type: ignore[no-untyped-def]
+    """least[k] = min of cost[k] and of what gives more, at[k]: where."""
+    cells = len(cost) - 1
+    least[cells], at[cells] = cost[cells], cells
+    for k in range(cells - 1, -1, -1):
+        least[k], at[k] = least[k + 1], at[k + 1]
+        if cost[k] <= least[k]:
+            least[k], at[k] = cost[k], k
+
+
+@kernel
+def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no-untyped-def]
+    """Put what model ``m`` lacks, cheap at ``price`` per item, in ``allowed`` regions; whether it lacks nothing now.
+
+    What it lacks is split into ``cells``; a block's cost of cells, the sum over the phases of what each lacks of them, and
+    the best split among the regions follow one another. What does not fit as often as it is wanted is left out, and what is
+    lacking then sought again.
+    """
+    first, phases = layout.first[m], layout.phases
+    blocks = layout.first[m + 1] - first
+    cost, share = np.empty((blocks, cells + 1)), np.empty((blocks, cells + 1))
+    source, taken = np.zeros((blocks, cells + 1), dtype=np.int64), np.zeros((blocks, cells + 1), dtype=np.int64)
+    least, at = np.empty(cells + 1), np.zeros((blocks, cells + 1), dtype=np.int64)
+    for _ in range(_ATTEMPTS):
+        missing = lack(layout, state, m)
+        if missing <= _WHOLE:
+            return True
+        width = missing / cells
+        joined = np.full(cells + 1, np.inf)
+        joined[0] = 0.0
+        split = np.zeros((blocks // phases, cells + 1), dtype=np.int64)
+        for g in range(blocks // phases):
+            block = first + g * phases
+            if not allowed[layout.region[block // phases]]:
+                continue
+            serves = _least_served(layout, state, block)
+            region = np.zeros(cells + 1)
+            for b in range(block, block + phases):
+                own = b - first
+                _fill(items, layout, state, price, b, width, cost[own], share[own], source[own], taken[own])
+                _at_least(cost[own], least, at[own])
+                spare = (state.served[b] - serves) / width
+                for k in range(1, cells + 1):
+                    if k - spare > 1e-9:
+                        region[k] += least[int(np.ceil(k - spare - 1e-9))]
+            _join(joined, region, split[g])
+        if not np.isfinite(joined[cells]):
+            return False
+        if _put_split(items, layout, state, first, split, width, at, source, taken) == 0:
+            return False
+    return lack(layout, state, m) <= _WHOLE
+
+
+@kernel
+def _join(joined, region, split):  # type: ignore[no-untyped-def]
+    """``joined`` with one more region; ``split``: its cells x (cells + 1) + those of the others, 0 where it has none."""
+    cells = len(joined) - 1
+    before = joined.copy()
+    for k in range(1, cells + 1):
+        value = region[k]
+        if value == np.inf:
+            return
+        if k < cells and region[k + 1] == value:
+            continue  # the next one gives more for the same
+        for a in range(cells):
+            to = min(a + k, cells)
+            if before[a] + value < joined[to]:
+                joined[to], split[to] = before[a] + value, k * (cells + 1) + a
+
+
+@kernel
+def _put_split(items, layout, state, first, split, width, at, source, taken):  # type: ignore[no-untyped-def]
+    """Put the instances behind the whole of ``split`` that fit; how many those are."""
+    groups, cells = split.shape[0], split.shape[1] - 1
+    phases, put, to = layout.phases, 0, cells
+    for g in range(groups - 1, -1, -1):
+        if split[g, to] == 0:
+            continue
+        k, to = split[g, to] // (cells + 1), split[g, to] % (cells + 1)
+        block = first + g * phases
+        serves = _least_served(layout, state, block)
+        spare = np.empty(phases)
+        for phase in range(phases):
+            spare[phase] = (state.served[block + phase] - serves) / width
+        for phase in range(phases):
+            own = block + phase - first
+            cell = at[own, int(np.ceil(k - spare[phase] - 1e-9))] if k - spare[phase] > 1e-9 else 0
+            while cell > 0:
+                i, cell = taken[own, cell], source[own, cell]
+                for _ in range(_copies(items.share[i], width)):
+                    if not _fits(items, state, i) or not _put_and_log(items, state, i, 1):
+                        break
+                    put += 1
+    return put
+
+
+@kernel
+def trim(items, layout, state, m):  # type: ignore[no-untyped-def]
+    """Take the instances of ``m`` that nothing needs, dearest first."""
+    low, high = layout.start[layout.first[m]], layout.start[layout.first[m + 1]]
+    used = low + np.flatnonzero(state.x[low:high])
+    for i in used[np.argsort(-items.cost[used], kind="mergesort")]:
+        while state.x[i] > 0:
+            block = items.block[i]
+            state.served[block] -= items.share[i]
+            is_needed = lack(layout, state, m) > _WHOLE
+            state.served[block] += items.share[i]
+            if is_needed or not _put_and_log(items, state, i, -1):
+                break
+
+
+@kernel
+def _take_some(items, state, low, high, part):  # type: ignore[no-untyped-def]
+    """Take items low..high-1 with chance ``part`` each, all instances of one; whether any was there."""
+    found = False
+    for i in range(low, high):
+        if state.x[i] > 0:
+            found = True
+            if np.random.random() < part:
+                _put_and_log(items, state, i, -state.x[i])
+    return found
+
+
+@kernel
+def _ruin_region(items, layout, state, mine, g):  # type: ignore[no-untyped-def]
+    """Take some instances that one or two of the models ``mine`` have in region ``g``."""
+    wanted, part = 1 + np.random.randint(2), 0.3 + 0.7 * np.random.random()
+    for _ in range(4 * len(mine)):
+        m = mine[np.random.randint(len(mine))]
+        for block in range(layout.first[m], layout.first[m + 1], layout.phases):
+            if layout.region[block // layout.phases] == g:
+                low, high = layout.start[block], layout.start[block + layout.phases]
+                wanted -= _take_some(items, state, low, high, part)
+        if wanted <= 0:
+            return
+
+
+@kernel
+def _ruin_node(items, layout, state, mine, node):  # type: ignore[no-untyped-def]
+    """Take instances of the models ``mine`` that use a kind of node."""
+    users = layout.user[layout.users[node] : layout.users[node + 1]]
+    is_mine = np.zeros(len(layout.first) - 1, dtype=np.bool_)
+    is_mine[mine] = True
+    first = np.random.randint(max(len(users), 1))
+    for k in range(len(users)):
+        i = users[(first + k) % len(users)]
+        if state.x[i] > 0 and is_mine[items.model[i]]:
+            _put_and_log(items, state, i, -state.x[i])
+        if state.log[0, 0] >= _FROM_NODE:
+            return
+
+
+@kernel
+def _ruin_models(items, layout, state, mine):  # type: ignore[no-untyped-def]
+    """Take some or all instances of up to four of the models ``mine``."""
+    part = 1.0 if np.random.random() < 0.3 else 0.1 + 0.6 * np.random.random()
+    for _ in range(1 + np.random.randint(4)):
+        m = mine[np.random.randint(len(mine))]
+        _take_some(items, state, layout.start[layout.first[m]], layout.start[layout.first[m + 1]], part)
+
+
+@kernel
+def _ruin(items, layout, state, mine, allowed):  # type: ignore[no-untyped-def]
+    """Take some instances of the models ``mine`` (indices) out; sets where they may be completed ``allowed``."""
+    for g in range(layout.regions):
+        allowed[g] = np.random.random() < _REGIONS_TRIED
+    kind = np.random.random()
+    if kind < _BY_REGION:
+        g = np.random.randint(layout.regions)
+        allowed[g] = True
+        _ruin_region(items, layout, state, mine, g)
+    elif kind < _BY_NODE:
+        node = np.random.randint(len(layout.node_region))
+        if layout.node_region[node] >= 0:
+            allowed[layout.node_region[node]] = True
+        _ruin_node(items, layout, state, mine, node)
+    else:
+        allowed[:] = True
+        _ruin_models(items, layout, state, mine)
+
+
+@kernel
+def _value(items, state, bias):  # type: ignore[no-untyped-def]
+    """What the logged changes cost, their nodes' worth counted ``bias`` times."""
+    total = 0.0
+    for at in range(1, state.log[0, 0] + 1):
+        i = state.log[at, 0]
+        total += state.log[at, 1] * (items.cost[i] + bias * items.worth[i])
+    return total
+
+
+@kernel
+def _touched(items, state, mine, penalty):  # type: ignore[no-untyped-def]
+    """Models that lost instances, in random order; at times those that lack anything with them."""
+    touched = np.zeros(len(penalty), dtype=np.bool_)
+    for k in range(1, state.log[0, 0] + 1):
+        touched[items.model[state.log[k, 0]]] = True
+    if np.random.random() < 0.5:
+        for m in mine:
+            touched[m] |= penalty[m] > 0.0
+    models = np.flatnonzero(touched)
+    np.random.shuffle(models)
+    return models
+
+
+@kernel
+def _set_prices(items, layout, price, m, allowed, dual, noise):  # type: ignore[no-untyped-def]
+    """Prices at which model ``m`` is completed: cost, ``dual`` times what its nodes are worth, and some noise."""
+    for block in range(layout.first[m], layout.first[m + 1]):
+        if allowed[layout.region[block // layout.phases]]:
+            for i in range(layout.start[block], layout.start[block + 1]):
+                price[i] = (items.cost[i] + dual * items.worth[i]) * (1 + noise * np.random.random())
+
+
+@kernel
+def search(items, layout, state, mine, best_x, rounds, heat, bias, cells, seed):  # type: ignore[no-untyped-def]
+    """``rounds`` of ruin and recreate of the models ``mine``; ``state`` becomes the last plan kept, ``best_x`` the best one of
+    those models.
+
+    A plan that costs more is kept with chance exp(-excess / heat); cost counts what models lack and, ``bias`` times, what
+    their nodes are worth to others. ``heat`` and ``bias``: at the beginning and the end.
+    """
+    np.random.seed(seed)
+    price = items.cost.copy()
+    allowed = np.ones(layout.regions, dtype=np.bool_)
+    penalty = np.zeros(len(layout.first) - 1)
+    for m in mine:
+        penalty[m] = _penalty(layout, state, m)
+    now, best = 0.0, 0.0
+    for at in range(rounds):
+        done = at / rounds
+        temperature = heat[0] * (heat[1] / heat[0]) ** done
+        state.log[0, 0] = 0
+        _ruin(items, layout, state, mine, allowed)
+        models = _touched(items, state, mine, penalty)
+        dual, noise = _MOST_DUAL * np.random.random(), _NOISE * np.random.random()
+        lacking = 0.0
+        for m in models:
+            _set_prices(items, layout, price, m, allowed, dual, noise)
+            complete(items, layout, state, price, m, allowed, cells)
+            trim(items, layout, state, m)
+            lacking += _penalty(layout, state, m) - penalty[m]
+        value = _value(items, state, bias[0] + (bias[1] - bias[0]) * done) + lacking
+        if value >= -temperature * np.log(np.random.random() + 1e-300):
+            _undo(items, state)
+            continue
+        now += _value(items, state, 0.0) + lacking
+        for m in models:
+            penalty[m] = _penalty(layout, state, m)
+        if now < best - 1e-9:
+            best = now
+            for m in mine:
+                low, high = layout.start[layout.first[m]], layout.start[layout.first[m + 1]]
+                best_x[low:high] = state.x[low:high]
