@@ -7,6 +7,7 @@ rounded down take four.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +30,7 @@ T = TypeVar("T")
 # A grid is fine enough where the larger templates serve so much of the demand; else it is doubled up to so often.
 _LARGER, _COARSE_SHARE, _MOST_DOUBLINGS = 0.75, 0.05, 3
 _MANY_MODELS = 12
+_FEW_REGIONS = 3  # are joined step by step, more of them in cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,18 +187,34 @@ def _least(model: ModelBlocks, f: list[Floats], presence: list[float], grid: Gri
     wanted = model.wanted if wanted is None else wanted
     if len(f) < wanted or not f:
         return float("inf")
-    if wanted == 1 and len(f) == 1:
-        return float(f[0][-1])
-    if wanted == 1 and len(f) == 2:
-        return float(kernels.split_two(f[0], f[1]))
-    if wanted == 1 and len(f) == 3:
-        return float(kernels.split_three(f[0], f[1], f[2], grid.unit))
+    if len(f) <= _FEW_REGIONS:
+        # At least so many regions are present: one of the sets of so many is.
+        sets = itertools.combinations(range(len(f)), wanted if wanted > 1 else 0)
+        return min(
+            _split_few([_present(row, presence[r]) if r in there else row for r, row in enumerate(f)], grid)
+            for there in sets
+        )
     if wanted == 1:
         return float(kernels.split_many(np.array(f), grid.unit)[0])
     cells = np.array([kernels.coarse_lower(row, grid.unit) for row in f])
     cells[:, 0] = presence
     h, _, _ = kernels.join_regions(cells, len(f), wanted)
     return float(h[-1, wanted, -1])
+
+
+def _present(f: Floats, presence: float) -> Floats:
+    """``f`` where something runs in the region in any case."""
+    out = np.maximum(f, presence)
+    out[0] = presence
+    return out
+
+
+def _split_few(f: list[Floats], grid: Grid) -> float:
+    if len(f) == 1:
+        return float(f[0][-1])
+    if len(f) == 2:
+        return float(kernels.split_two(f[0], f[1]))
+    return float(kernels.split_three(f[0], f[1], f[2], grid.unit))
 
 
 def cheap_covers(model: ModelBlocks, prices: NodePrices, grid: Grid) -> tuple[list[Cover], float]:

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from tasks.allocation.clock import Clock
 from tasks.allocation.covers.packing import Packing
 from tasks.allocation.covers.pricing import ModelBlocks
-from tasks.allocation.covers.recreate_kernels import State, search
+from tasks.allocation.covers.recreate_kernels import search
+from tasks.allocation.covers.recreate_types import State
 from tasks.allocation.types import SolveLimits
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _CELLS = 48  # into which what a model lacks is split
 _ROUNDS = 1000  # of a half between two halvings
+_HALVED = 8  # models: fewer are searched together
 _LEAST_COST = 1e-9  # USD/h
 _HEAT = (0.025, 0.0025)  # of what an instance costs, at the beginning and the end
 _BIAS, _UNBIASED = 0.8, 0.8  # of what nodes are worth, at the beginning; none is left after so much of the search
@@ -103,16 +105,16 @@ def _halves(
 ) -> Found:
     """Search two halves of the models side by side; ``best`` or what their best plans make together."""
     models = len(packed.layout.weight)
-    order = random.permutation(models)
-    mine = [np.sort(order[: (models + 1) // 2]), np.sort(order[(models + 1) // 2 :])]
-    left = random.binomial(np.maximum(state.left, 0), 0.5)
+    order, halves = random.permutation(models), 2 if models >= _HALVED else 1
+    mine = [np.sort(order[: -(-models // halves)]), np.sort(order[-(-models // halves) :])]
+    left = random.binomial(np.maximum(state.left, 0), 1 / halves)
     states = [_part(packed, state, half, part) for half, part in zip(mine, (left, state.left - left), strict=True)]
     tops = [part.x.copy() for part in states]
     seeds = random.integers(2**31, size=2).tolist()
 
     def run(k: int) -> None:
         if not len(mine[k]):
-            return  # of a single model the other half
+            return  # few models are not halved
         search(packed.items, packed.layout, states[k], mine[k], tops[k], _ROUNDS, *schedule, _CELLS, seeds[k])
 
     if limits.threads < 2:

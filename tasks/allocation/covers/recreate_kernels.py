@@ -7,67 +7,18 @@ regions of the least of its phases. Shares are of the demand asked for; money in
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
-from numpy.typing import NDArray
 
 from tasks.jit import kernel
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 _WHOLE = 1e-12  # a model that lacks less lacks nothing
 _MISSING = 0.02  # of a model's demand, besides what it lacks: what lacking anything counts
 _ATTEMPTS = 8  # at completing a model: what it wants may not be left as often as it wants it
 _REGIONS_TRIED = 0.3  # of the regions, in which a model may be completed besides those it lost instances in
-_BY_REGION, _BY_NODE = (
-    0.85,
-    0.98,
-)  # of the ruins take from a region, the next from a kind of node, the rest from whole models
+_BY_REGION, _BY_NODE = 0.85, 0.98  # of the ruins take from a region, the next from a kind of node, the rest from models
 _FROM_NODE = 12  # instances taken from a kind of node, at most
 _NOISE = 0.1
 _MOST_DUAL = 1.2  # of the prices of scarcity, in the prices at which a model is completed
-
-
-class Items(NamedTuple):
-    """What may be bought, by block, in it by falling share: nodes [item, place] and how many of each it needs (0: none), the
-    share of the demand an instance serves, its cost, what its nodes are worth besides, how many there may be, its block and
-    model."""
-
-    node: Ints
-    need: Ints
-    share: Floats
-    cost: Floats
-    worth: Floats
-    most: Ints
-    block: Ints
-    model: Ints
-
-
-class Layout(NamedTuple):
-    """Where things lie: ``first`` block of each model and one more, first item of each block and one more (``start``), number
-    of ``phases``, the ``region`` of every run of blocks of the phases, the ``pool_region`` of each kind of node (-1: a quota),
-    the items that use a kind of node (``user``, from ``users`` of it on), and what a whole model's lack costs (``weight``)."""
-
-    first: Ints
-    start: Ints
-    phases: int
-    regions: int
-    region: Ints
-    node_region: Ints
-    users: Ints
-    user: Ints
-    weight: Floats
-
-
-class State(NamedTuple):
-    """A plan: instances per item, nodes ``left``, share ``served`` by block; ``log``: rows 1..``log[0, 0]`` are items and how
-    many of them were put (taken: below 0) since that was 0."""
-
-    x: Ints
-    left: Ints
-    served: Floats
-    log: Ints
 
 
 @kernel

@@ -41,6 +41,7 @@ _SPLIT = 16384
 _FINEST_OF_MANY = 4  # times finer is the grid of their bound: each model's rounding adds up
 _FIXING, _FIXING_MANY = 2048, 1024
 _DIVING = 2048
+_ROUGH = 0.05  # gap of a plan to begin with
 _DIVES, _DIVE_ABOVE, _DIVE_UNTIL = 6, 5e-3, 0.5
 _DIVE_MODELS = 16  # of more, a dive does not come far in its rounds
 _DIVE_ROUNDS = 1500  # pricings of one model over all dives
@@ -116,8 +117,6 @@ def _cost_goal(
     bound = max(least, found.bound, 0.0)
     if bound > no_plan_costs_more(problem) * (1 + 1e-6):
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
-    if start is None:
-        start = _on_demand_alone(problem, columns, models, goal, target, limits, clock)
     best = GoalOutcome(MipStatus.LIMIT, None, math.inf, bound)
     if start is not None:
         best = _better(best, start, objective_usd(problem, columns, start))
@@ -133,6 +132,10 @@ def _cost_goal(
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
     best = _by_diving(problem, columns, models, found, best, limits, clock)
+    if best.counts is None:
+        start = _on_demand_alone(problem, columns, models, goal, target, limits, clock)
+        if start is not None:
+            best = _better(best, start, objective_usd(problem, columns, start))
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
     return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
@@ -153,7 +156,8 @@ def _on_demand_alone(
     if bought.all() or not any(model.demand.survives_loss for model in models):
         return None
     rows = np.flatnonzero(bought)
-    found = covers_goal(problem, columns.select(rows), goal, target, limits, clock)
+    rough = replace(limits, gap=max(limits.gap, _ROUGH))  # a start
+    found = covers_goal(problem, columns.select(rows), goal, target, rough, clock)
     return None if found.counts is None else columns.spread(rows, found.counts)
 
 

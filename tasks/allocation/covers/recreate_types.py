@@ -1,0 +1,52 @@
+"""What the loops of ruin and recreate work on; named tuples, which compiled code takes as they are."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Items(NamedTuple):
+    """What may be bought, by block, in it by falling share: nodes [item, place] and how many of each it needs (0: none), the
+    share of the demand an instance serves, its cost, what its nodes are worth besides, how many there may be, its block and
+    model."""
+
+    node: Ints
+    need: Ints
+    share: Floats
+    cost: Floats
+    worth: Floats
+    most: Ints
+    block: Ints
+    model: Ints
+
+
+class Layout(NamedTuple):
+    """Where things lie: ``first`` block of each model and one more, first item of each block and one more (``start``), number
+    of ``phases``, the ``region`` of every run of blocks of the phases, the ``pool_region`` of each kind of node (-1: a quota),
+    the items that use a kind of node (``user``, from ``users`` of it on), and what a whole model's lack costs (``weight``)."""
+
+    first: Ints
+    start: Ints
+    phases: int
+    regions: int
+    region: Ints
+    node_region: Ints
+    users: Ints
+    user: Ints
+    weight: Floats
+
+
+class State(NamedTuple):
+    """A plan: instances per item, nodes ``left``, share ``served`` by block; ``log``: rows 1..``log[0, 0]`` are items and how
+    many of them were put (taken: below 0) since that was 0."""
+
+    x: Ints
+    left: Ints
+    served: Floats
+    log: Ints

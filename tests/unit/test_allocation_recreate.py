@@ -1,0 +1,228 @@
+"""Ruin and recreate: what it makes of plans, against hand calculation and the ILP on small problems, and what it must keep."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from allocation_cases import R1, R2, problem, random_problem, workload
+
+from catalogs.types import Phase
+from tasks.allocation.clock import Clock
+from tasks.allocation.columns import Columns, make_columns
+from tasks.allocation.covers import packing as packing_module
+from tasks.allocation.covers.packing import Packing, packing
+from tasks.allocation.covers.pricing import model_blocks
+from tasks.allocation.covers.recreate import Found, can_recreate, recreate
+from tasks.allocation.covers.recreate_kernels import complete, trim
+from tasks.allocation.covers.tables import NodePrices
+from tasks.allocation.ilp import solve_ilp
+from tasks.allocation.outcome import objective_usd, served_shares
+from tasks.allocation.types import AllocationProblem, SharedQuota, SolveLimits, SolveStatus
+
+LIMITS = SolveLimits(gap=0.0, threads=1)
+
+
+def never(_: Found) -> bool:
+    return False
+
+
+def packed_of(p: AllocationProblem) -> tuple[Columns, Packing]:
+    columns = make_columns(p)
+    models = model_blocks(p, columns, 1.0)
+    base = np.nan_to_num(p.price_usd_per_h)
+    prices = NodePrices(base * (1 + p.init_share), base)
+    return columns, packing(p, columns, models, prices, prices, np.zeros(len(columns)), np.full(len(models), 1000.0))
+
+
+def searched(
+    p: AllocationProblem, halvings: int = 2, limits: SolveLimits = LIMITS
+) -> tuple[Columns, np.ndarray, Found]:
+    columns, packed = packed_of(p)
+    start = packed.state(np.zeros(len(columns), dtype=np.int64))
+    found, _ = recreate(packed, start, halvings, limits, Clock(limits), never)
+    return columns, packed.counts(found.x, len(columns)), found
+
+
+def two_phases(rates: dict[str, tuple[dict[str, int], float]], configs: tuple[str, ...]) -> list:
+    return [
+        workload("m", phase, {f"{phase.value}-{name}": entry for name, entry in rates.items()}, configs)
+        for phase in (Phase.PREFILL, Phase.DECODE)
+    ]
+
+
+def test_a_model_is_completed_by_the_cheapest_of_what_fits() -> None:
+    # By hand: 10 req/s. An L40S serves 10 for 5 USD/h, an L4 serves 4 for 1. Three L4 (3 USD/h) per phase are cheapest, but there
+    # are only four: one phase takes three, the other an L40S.
+    configs = ("L4x1", "L40Sx1")
+    rates = {"small": ({"L4x1": 1}, 4.0), "large": ({"L40Sx1": 1}, 10.0)}
+    p = problem(
+        two_phases(rates, configs),
+        {"m": 10.0},
+        {(R1, "L4x1"): 1.0, (R1, "L40Sx1"): 5.0},
+        {(R1, "L4x1"): 4, (R1, "L40Sx1"): 4},
+        configs=configs,
+    )
+    columns, counts, found = searched(p)
+    assert not found.lacking.any()
+    assert objective_usd(p, columns, counts) == pytest.approx(8.0)
+    assert found.value == pytest.approx(8.0)
+
+
+def test_completing_keeps_what_is_there_and_trimming_takes_the_dearest() -> None:
+    configs = ("L4x1", "L40Sx1")
+    rates = {"small": ({"L4x1": 1}, 4.0), "large": ({"L40Sx1": 1}, 10.0)}
+    p = problem(
+        two_phases(rates, configs),
+        {"m": 10.0},
+        {(R1, "L4x1"): 1.0, (R1, "L40Sx1"): 5.0},
+        {(R1, "L4x1"): 9, (R1, "L40Sx1"): 9},
+        configs=configs,
+    )
+    columns, packed = packed_of(p)
+    counts = np.zeros(len(columns), dtype=np.int64)
+    counts[np.flatnonzero(columns.price_usd_per_h == 5.0)[0]] = 1  # an L40S of one phase
+    state = packed.state(counts)
+    assert complete(packed.items, packed.layout, state, packed.items.cost, 0, np.ones(1, dtype=np.bool_), 64)
+    after = packed.counts(state.x, len(columns))
+    assert (after >= counts).all()
+    assert objective_usd(p, columns, after) == pytest.approx(5.0 + 3.0)
+    more = packed.state(after + (columns.price_usd_per_h == 1.0))  # an L4 more per phase
+    trim(packed.items, packed.layout, more, 0)
+    # The L40S goes first as the dearest where its phase has enough without it: here one L4 is not enough.
+    assert objective_usd(p, columns, packed.counts(more.x, len(columns))) == pytest.approx(8.0)
+
+
+def test_a_phase_in_another_region_serves_nobody() -> None:
+    # Prefill has nodes in R1 alone, decode in both: the plan is in R1, though decode costs less in R2.
+    configs = ("L4x1", "L40Sx1")
+    candidates = [
+        workload("m", Phase.PREFILL, {"p": ({"L4x1": 1}, 10.0)}, configs),
+        workload("m", Phase.DECODE, {"d": ({"L40Sx1": 1}, 10.0)}, configs),
+    ]
+    price = {(R1, "L4x1"): 1.0, (R2, "L4x1"): 1.0, (R1, "L40Sx1"): 5.0, (R2, "L40Sx1"): 1.0}
+    capacity = {(R1, "L4x1"): 1, (R2, "L4x1"): 0, (R1, "L40Sx1"): 1, (R2, "L40Sx1"): 1}
+    p = problem(candidates, {"m": 10.0}, price, capacity, regions=(R1, R2), configs=configs)
+    columns, counts, found = searched(p)
+    assert not found.lacking.any()
+    assert objective_usd(p, columns, counts) == pytest.approx(6.0)
+
+
+def test_what_runs_costs_no_start_and_is_taken_no_oftener_than_it_runs() -> None:
+    # By hand: 20 req/s, an instance serves 10; starting costs half. One runs: 1 + 1.5 per phase that has it, else 3.
+    configs = ("L4x1",)
+    candidates = two_phases({"t": ({"L4x1": 1}, 10.0)}, configs)
+    running = {(R1, candidates[0].template_ids[0]): 1}
+    p = problem(
+        candidates,
+        {"m": 20.0},
+        {(R1, "L4x1"): 1.0},
+        {(R1, "L4x1"): 9},
+        configs=configs,
+        init_share=0.5,
+        running=running,
+    )
+    columns, counts, found = searched(p)
+    assert found.value == pytest.approx(2.5 + 3.0)
+    assert objective_usd(p, columns, counts) == pytest.approx(5.5)
+
+
+def test_quotas_and_the_budget_are_kinds_of_nodes() -> None:
+    configs = ("L4x1",)
+    candidates = two_phases({"t": ({"L4x1": 1}, 10.0)}, configs)
+    base = problem(candidates, {"m": 20.0}, {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 9}, configs=configs)
+    for limit, budget, lacks in ((12, None, 0.0), (11, None, 0.5), (None, 4.0, 0.0), (None, 3.9, 0.5)):
+        quotas = () if limit is None else (SharedQuota("q", R1, {"L4x1": 3}, limit),)
+        p = replace(base, quotas=quotas, budget_usd_per_h=budget)
+        _, _, found = searched(p)
+        assert found.lacking.tolist() == pytest.approx([lacks]), (limit, budget)
+
+
+def small_ones(seed: int) -> AllocationProblem | None:
+    """A problem of no rules that can serve all."""
+    p = random_problem(seed)
+    p = replace(p, demands=tuple(replace(d, min_regions=1) for d in p.demands))
+    truth = solve_ilp(p, LIMITS)
+    return p if truth.status is SolveStatus.OPTIMAL and truth.instances else None
+
+
+def test_small_problems_end_at_the_optimum_from_nothing() -> None:
+    optimal = tried = 0
+    for seed in range(400):
+        p = small_ones(seed)
+        if p is None or not can_recreate(model_blocks(p, make_columns(p), 1.0)):
+            continue
+        columns, counts, found = searched(p)
+        truth = solve_ilp(p, LIMITS)
+        tried += 1
+        if found.lacking.any():
+            continue
+        use = np.zeros(p.capacity_nodes.shape, dtype=np.int64)
+        np.add.at(use, columns.pool, columns.counts * counts[:, None])
+        assert (use <= p.capacity_nodes).all(), seed
+        assert min(served_shares(p, columns, counts).values()) >= 1 - 1e-9, seed
+        value = objective_usd(p, columns, counts)
+        assert found.value == pytest.approx(value), seed
+        assert value >= truth.objective_usd - 1e-6, seed
+        optimal += value <= truth.objective_usd + 1e-6
+    assert tried > 25
+    assert optimal >= 0.9 * tried
+
+
+def several(seed: int) -> AllocationProblem:
+    """Nine models of two phases in two regions, with supply for about all of them."""
+    rng = np.random.default_rng(seed)
+    configs, names = ("L4x1", "A10Gx1", "L40Sx1"), "abcdefghi"
+    candidates = []
+    for name in names:
+        for phase in (Phase.PREFILL, Phase.DECODE):
+            templates = {}
+            for i in range(6):
+                nodes = {c: int(n) for c, n in zip(configs, rng.integers(0, 3, 3), strict=True) if n}
+                templates[f"{name}{phase.value}{i}"] = (nodes or {"L4x1": 1}, float(rng.integers(2, 9)))
+            candidates.append(workload(name, phase, templates, configs))
+    keys = [(r, c) for r in (R1, R2) for c in configs]
+    return problem(
+        candidates,
+        dict.fromkeys(names, 10.0),
+        {key: float(rng.integers(2, 6)) for key in keys},
+        dict.fromkeys(keys, 25),
+        regions=(R1, R2),
+        configs=configs,
+    )
+
+
+def test_of_several_models_the_answer_holds_and_is_the_same_on_any_number_of_threads() -> None:
+    served = 0
+    for seed in range(4):
+        p = several(seed)
+        columns, counts, found = searched(p, halvings=6)
+        _, again, _ = searched(p, halvings=6, limits=replace(LIMITS, threads=2))
+        assert counts.tolist() == again.tolist(), seed
+        use = np.zeros(p.capacity_nodes.shape, dtype=np.int64)
+        np.add.at(use, columns.pool, columns.counts * counts[:, None])
+        assert (use <= p.capacity_nodes).all(), seed
+        shares = served_shares(p, columns, counts)
+        assert 1 - found.lacking == pytest.approx(np.minimum([shares[d.model] for d in p.demands], 1.0), abs=1e-6), seed
+        if not found.lacking.any():
+            served += 1
+            truth = solve_ilp(p, SolveLimits(gap=0.02, threads=1, time_s=5))
+            assert truth.lower_bound_usd - 1e-6 <= objective_usd(p, columns, counts) <= 1.04 * truth.objective_usd, seed
+    assert served > 1
+
+
+def test_a_full_log_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for a few changes alone the search does less, but its state stays that of its instances."""
+    monkeypatch.setattr(packing_module, "_LOG", 3)
+    configs = ("L4x1",)
+    candidates = two_phases({"t": ({"L4x1": 1}, 1.0)}, configs)
+    p = problem(candidates, {"m": 20.0}, {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 60}, configs=configs)
+    columns, packed = packed_of(p)
+    state = packed.state(np.full(len(columns), 20, dtype=np.int64))
+    found, _ = recreate(packed, state, 1, LIMITS, Clock(LIMITS), never)
+    fresh = packed.from_items(state.x)
+    assert state.left.tolist() == fresh.left.tolist()
+    assert state.served == pytest.approx(fresh.served)
+    assert found.value == pytest.approx(40.0)
+    assert not found.lacking.any()
