@@ -147,6 +147,14 @@ def library_problem(scenario: str, lake: Path) -> AllocationProblem:
         return planning_inputs(loaded, opened, registered_library(settings, loaded)).problem
 
 
+def load_kernels(shape: str, limits: SolveLimits) -> None:
+    """Compile or load what a solve of this shape runs, once per installation, outside the times."""
+    solve_one(*make_instance(CORE, 0, 4.0), limits)
+    if shape == "fleet":
+        for problem in make_fleet(0, Fleet(models=17, templates=40, regions=4), (1.2, 0.8)):
+            solve_one(problem, 0, limits)
+
+
 def main() -> None:
     """Print a line per instance, then one per supply level."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -170,7 +178,7 @@ def main() -> None:
     options = parser.parse_args()
     limits = SolveLimits(gap=GAPS[options.shape], time_s=options.time)
     runs: dict[str, list[Run]] = {}
-    solve_one(*make_instance(CORE, 0, 4.0), limits)  # loads the kernels
+    load_kernels(options.shape, limits)
     for seed in range(options.first_seed, options.first_seed + options.seeds):
         for name, problem, before in instances(options, seed):
             if options.levels and name not in options.levels.split(","):

@@ -24,7 +24,7 @@ from tasks.allocation.types import SolveLimits
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _CELLS = 48  # into which what a model lacks is split
-_ROUNDS = 1000  # of a half between two halvings
+_ROUNDS = 44  # per model of a half, between two halvings
 _HALVED = 8  # models: fewer are searched together
 _LEAST_COST = 1e-9  # USD/h
 _HEAT = (0.025, 0.0025)  # of what an instance costs, at the beginning and the end
@@ -115,7 +115,8 @@ def _halves(
     def run(k: int) -> None:
         if not len(mine[k]):
             return  # few models are not halved
-        search(packed.items, packed.layout, states[k], mine[k], tops[k], _ROUNDS, *schedule, _CELLS, seeds[k])
+        rounds = _ROUNDS * len(mine[k])
+        search(packed.items, packed.layout, states[k], mine[k], tops[k], rounds, *schedule, _CELLS, seeds[k])
 
     if limits.threads < 2:
         run(0)
