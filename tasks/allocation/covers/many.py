@@ -27,7 +27,7 @@ from tasks.allocation.types import AllocationProblem, SolveLimits
 Floats = NDArray[np.float64]
 _CLOSABLE = 60_000  # columns that a better plan of many models can use: with more neither lists nor ILPs get through
 _PARTS = (0.97, 0.9)  # of the mix, each rounded
-_HALVINGS = 90
+_HALVINGS = 80
 _LACK = 5.0  # times a model's least cost: what serving nothing of it counts
 
 
