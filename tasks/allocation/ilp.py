@@ -219,6 +219,8 @@ def _solve_shortage(
             first = _last_resort(problem, columns, Goal.THETA, first)
             note = _join(note, f"{_NO_SEARCH} {_within(clock)}")
         assert first.counts is not None
+        first = _or_last_resort(problem, columns, Goal.THETA, first, clock)
+        assert first.counts is not None
         shares = served_shares(problem, columns, first.counts, first.moved)
         theta = min(shares.values())
         missing = first.missing_regions
@@ -235,10 +237,21 @@ def _solve_shortage(
             return no_plan(SolveStatus.TIME_LIMIT, clock.spent(), second.note or _NO_ANSWER)
         second = _last_resort(problem, columns, Goal.SHORTAGE, second)
         note = _join(note, f"{_NO_SEARCH} {_within(clock)}")
-    assert second.counts is not None
+    second = _or_last_resort(problem, columns, Goal.SHORTAGE, second, clock)
     note = _join(note, f"weighted missing share {second.objective:.6g}, at least {max(second.bound, 0.0):.6g}")
     target = Target(shortage=second.objective)
     return _cheapest(problem, columns, target, None, second, theta_upper, limits, clock, note, goal_solver)
+
+
+def _or_last_resort(
+    problem: AllocationProblem, columns: Columns, goal: Goal, found: GoalOutcome, clock: Clock
+) -> GoalOutcome:
+    """``found``; where the clock ended it before it served anybody anything, what :func:`_last_resort` serves."""
+    assert found.counts is not None
+    if found.counts.any() or not clock.has_cut:
+        return found
+    quick = _last_resort(problem, columns, goal, found)
+    return quick if quick.objective < found.objective else found
 
 
 def _last_resort(problem: AllocationProblem, columns: Columns, goal: Goal, failed: GoalOutcome) -> GoalOutcome:

@@ -15,7 +15,7 @@ from tasks.allocation.covers import solver
 from tasks.allocation.covers.largest_share import largest_share, relax
 from tasks.allocation.covers.pricing import model_blocks
 from tasks.allocation.ilp import solve_ilp
-from tasks.allocation.types import AllocationProblem, Shortage, SolveLimits, SolveStatus
+from tasks.allocation.types import AllocationProblem, SharedQuota, Shortage, SolveLimits, SolveStatus
 
 EXACT = SolveLimits(gap=0.0)
 
@@ -81,3 +81,37 @@ def test_many_models_in_shortage_get_a_plan_that_holds(monkeypatch: pytest.Monke
             assert result.theta_upper >= truth.theta - 1e-6, seed
             short_ones += 1
     assert short_ones > 10
+
+
+def test_parts_of_instances_become_whole_ones_where_nothing_is_scarce() -> None:
+    # By hand: an instance serves 20 of each model's 10 req/s, and there is a node for each: the relaxation takes half of each.
+    from allocation_cases import R1, problem, workload
+
+    from catalogs.types import Phase
+
+    names = ("a", "b")
+    candidates = [workload(m, Phase.AGGREGATED, {f"{m}1": ({"L4x1": 1}, 20.0)}, ("L4x1",)) for m in names]
+    for price in (1.0, 0.0):
+        p = problem(candidates, dict.fromkeys(names, 10.0), {(R1, "L4x1"): price}, {(R1, "L4x1"): 2}, configs=("L4x1",))
+        columns = make_columns(p)
+        answer = largest_share(p, columns, model_blocks(p, columns, 1.0), EXACT, Clock(EXACT))
+        assert answer is not None, price
+        assert answer.objective == pytest.approx(-1.0)
+
+
+@pytest.mark.parametrize("min_replicas", [1, 2])
+def test_a_quota_of_nothing_leaves_no_share_to_search(min_replicas: int) -> None:
+    from allocation_cases import R1, problem, workload
+
+    from catalogs.types import Phase
+
+    candidates = [workload("a", Phase.AGGREGATED, {"a1": ({"L4x1": 1}, 1.0)}, ("L4x1",))]
+    p = problem(candidates, {"a": 10.0}, {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 5}, configs=("L4x1",))
+    p = replace(
+        p,
+        quotas=(SharedQuota("G", R1, {"L4x1": 1}, 0),),
+        demands=tuple(replace(d, min_replicas=min_replicas) for d in p.demands),
+    )
+    columns = make_columns(p)
+    with np.errstate(all="raise"):
+        assert largest_share(p, columns, model_blocks(p, columns, 1.0), EXACT, Clock(EXACT)) is None

@@ -12,8 +12,11 @@ from allocation_cases import R1, enumerate_plans, problem, ruled_problem, worklo
 from catalogs.types import Phase
 from tasks.allocation import ilp
 from tasks.allocation.checker import check_result
+from tasks.allocation.clock import Clock
+from tasks.allocation.columns import Columns
 from tasks.allocation.covers import closing, levels, pool, solver
 from tasks.allocation.covers.solver import solve_covers
+from tasks.allocation.formulation import Goal, Target
 from tasks.allocation.highs import MipOutcome, MipStatus
 from tasks.allocation.last_resort import some_plan
 from tasks.allocation.shortfalls import explain_shortfalls
@@ -82,3 +85,31 @@ def test_a_shortfall_names_the_rule_that_holds_it_down() -> None:
     assert row.rules == ("n_plus_one",)
     assert row.binding_text() == "rule n_plus_one"
     assert row.extra_text() == f"+1 L4x1 in {R1} (+1.00 USD/h)"
+
+
+@pytest.mark.parametrize("shortage", list(Shortage))
+def test_a_search_ended_before_it_served_anybody_leaves_a_quick_plan(shortage: Shortage) -> None:
+    # By hand: 10 req/s wanted, six nodes of 1 req/s. The search comes no further than renting nothing. A quick plan of half takes
+    # five; of 0.6, with rates rounded down to a grid, seven.
+    candidates = [workload("m", Phase.AGGREGATED, {"t": ({"L4x1": 1}, 1.0)}, CONFIGS)]
+    p = problem(candidates, {"m": 10.0}, {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 6}, shortage=shortage)
+
+    def ended(
+        problem: AllocationProblem,
+        columns: Columns,
+        goal: Goal,
+        target: Target,
+        limits: SolveLimits,
+        clock: Clock,
+        start: np.ndarray | None = None,
+    ) -> ilp.GoalOutcome:
+        assert clock.is_past()
+        if goal is Goal.COST:
+            return ilp.GoalOutcome(MipStatus.LIMIT, None, math.inf, 0.0)
+        worst = 0.0 if goal is Goal.THETA else 1.0
+        return ilp.GoalOutcome(MipStatus.LIMIT, np.zeros(len(columns), dtype=np.int64), worst, worst - 1.0)
+
+    result = ilp.allocate(p, SolveLimits(time_s=-1.0), ended, allow_shortage=True)
+    assert check_result(p, result) == []
+    assert result.theta == pytest.approx(0.5)
+    assert result.theta_upper == 1.0

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
-from tasks.allocation.covers.packing import packing
+from tasks.allocation.covers.packing import lack_weights, packing
 from tasks.allocation.covers.pricing import (
     Grid,
     ModelBlocks,
@@ -42,6 +42,7 @@ _HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
 _FIRST, _LESS = 0.88, 0.96  # of the relaxation's share; of a share that was not reached by far
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
+_NO_SHARE = 1e-9
 _RENT = 1e-3  # what rent weighs beside the prices of scarcity
 
 
@@ -65,6 +66,10 @@ def largest_share(
     if any(not model.blocks for model in models):
         return None
     relaxed = relax(problem, columns, models, limits)
+    if relaxed.share <= _NO_SHARE:
+        return None  # a quota or the budget leaves some model nothing
+    if not relaxed.nodes.any():
+        relaxed = _at_plenty(problem, models, relaxed)
     if can_recreate(models):
         return _by_recreating(problem, columns, models, relaxed, limits, clock)
     first: list[int] = []
@@ -85,6 +90,16 @@ def largest_share(
     return None
 
 
+def _at_plenty(problem: AllocationProblem, models: Sequence[ModelBlocks], relaxed: Relaxed) -> Relaxed:
+    """``relaxed`` at the rent, where it finds no kind of node scarce: it serves all, but in parts of instances."""
+    rent = np.nan_to_num(problem.price_usd_per_h)
+    nodes = rent if rent.any() else np.ones_like(rent)
+    least = [
+        min(sum(float(each.min()) for _, each in phases) for phases in _cheapest(model, nodes)) for model in models
+    ]
+    return replace(relaxed, nodes=nodes, least=np.array(least))
+
+
 def _by_recreating(
     problem: AllocationProblem,
     columns: Columns,
@@ -95,7 +110,7 @@ def _by_recreating(
 ) -> GoalOutcome | None:
     """A share is tried until no model lacks anything of it, then a larger one; the first that is not reached is the last."""
     prices = NodePrices(relaxed.nodes, relaxed.nodes)
-    packed = packing(problem, columns, models, prices, prices, relaxed.mix, _LACK * relaxed.least)
+    packed = packing(problem, columns, models, prices, prices, relaxed.mix, lack_weights(relaxed.least, _LACK))
     part, more, halvings = _FIRST, _MORE, _HALVINGS
     counts = best = np.floor(part * relaxed.mix + 1e-6).astype(np.int64)
     reached = 0.0

@@ -14,7 +14,7 @@ from tasks.allocation.columns import Columns
 from tasks.allocation.covers.fixing import bounds_if_used
 from tasks.allocation.covers.generation import Generated, dual_value
 from tasks.allocation.covers.neighbourhoods import search_neighbourhoods
-from tasks.allocation.covers.packing import packing
+from tasks.allocation.covers.packing import lack_weights, packing
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, excess_costs
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
 from tasks.allocation.covers.rounding import is_within, round_mix
@@ -81,7 +81,7 @@ def _recreated(
     start = np.floor(mix + 1e-6).astype(np.int64) if best.counts is None else best.counts
     base = np.nan_to_num(problem.price_usd_per_h)
     cost = NodePrices(base * (1 + problem.init_share), base)
-    packed = packing(problem, columns, models, cost, prices, mix + start, _LACK * np.array(parts))
+    packed = packing(problem, columns, models, cost, prices, mix + start, lack_weights(parts, _LACK))
 
     def is_enough(plan: Found) -> bool:
         return not plan.lacking.any() and relative_gap(plan.value, best.bound) <= limits.gap

@@ -19,6 +19,7 @@ from tasks.allocation.types import AllocationProblem
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _PER_BLOCK = 100  # items of a phase in a region: those that cost least above what the demand they serve costs at best
+_FREE = 0.1  # of the models' mean cost: what a model counts at least
 _SMALL = 0.02  # of the demand: a smaller item costs little above its share only for being small
 _LOG = 20_000
 _BUDGET_UNITS = 1e4  # per USD/h: the budget is one more kind of node
@@ -60,6 +61,14 @@ class Packing:
     def lacking(self, state: State) -> Floats:
         """Share of each model's demand that nothing serves."""
         return np.array([max(lack(self.layout, state, m), 0.0) for m in range(len(self.layout.weight))])
+
+
+def lack_weights(least: Sequence[float] | Floats, times: float) -> Floats:
+    """What serving nothing of each model counts: so many ``times`` its ``least`` cost; more where it needs next to nothing
+    that costs anything, for lacking it is not free."""
+    cost = np.asarray(least, dtype=np.float64)
+    mean = float(cost.mean())
+    return times * np.maximum(cost, _FREE * mean if mean > 0 else 1.0)
 
 
 def packing(

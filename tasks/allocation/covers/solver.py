@@ -45,6 +45,7 @@ _ROUGH = 0.05  # gap of a plan to begin with
 _DIVES, _DIVE_ABOVE, _DIVE_UNTIL = 6, 5e-3, 0.5
 _DIVE_MODELS = 16  # of more, a dive does not come far in its rounds
 _DIVE_ROUNDS = 1500  # pricings of one model over all dives
+_NOTHING = 1e-9  # USD/h
 _ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed ILP,
 _ILP_WORK = 400  # each of its ILPs with so many looks at 800 columns
 
@@ -120,6 +121,9 @@ def _cost_goal(
     best = GoalOutcome(MipStatus.LIMIT, None, math.inf, bound)
     if start is not None:
         best = _better(best, start, objective_usd(problem, columns, start))
+    free = _for_nothing(problem, columns, found, best, goal, target, limits, clock)
+    if free is not None:
+        return GoalOutcome(MipStatus.OPTIMAL, free, 0.0, 0.0)
     if is_many:
         grid = _grid(_DIVING, models)
         best, is_done = plan_of_many(
@@ -139,6 +143,32 @@ def _cost_goal(
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
     return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
+
+
+def _for_nothing(
+    problem: AllocationProblem,
+    columns: Columns,
+    found: Generated,
+    best: GoalOutcome,
+    goal: Goal,
+    target: Target,
+    limits: SolveLimits,
+    clock: Clock,
+) -> NDArray[np.int64] | None:
+    """A plan on nodes that cost nothing, where the relaxation ``found`` has one and ``best`` is none: without prices it does
+    not tell nodes apart, so a plan is sought that uses small parts of what there is of each kind. None if none is found."""
+    rows = np.flatnonzero(columns.price_usd_per_h == 0)
+    if not len(rows) or found.unserved or found.value > _NOTHING or best.objective <= _NOTHING:
+        return None
+    part = 1.0 / np.maximum(problem.capacity_nodes, 1)
+    few = columns.select(rows)
+    price = (few.counts * part[few.pool]).sum(axis=1)
+    valued = replace(
+        problem, price_usd_per_h=np.where(np.isnan(problem.price_usd_per_h), np.nan, part), budget_usd_per_h=None
+    )
+    rough = replace(limits, gap=1.0)  # any plan will do
+    answer = covers_goal(valued, replace(few, price_usd_per_h=price), goal, target, rough, clock)
+    return None if answer.counts is None else columns.spread(rows, answer.counts)
 
 
 def _on_demand_alone(
