@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from allocation_cases import random_problem, ruled_problem
+from allocation_cases import R1, problem, random_problem, ruled_problem, workload
 
+from catalogs.types import Phase
 from tasks.allocation.checker import check_result
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import make_columns
@@ -53,10 +54,6 @@ def test_no_plan_serves_a_larger_share_than_the_relaxation_allows() -> None:
 
 def test_the_relaxation_of_one_kind_of_node_is_supply_over_need() -> None:
     # By hand: two models want 10 req/s each; a node serves 1 req/s of either; there are 5 nodes: a quarter.
-    from allocation_cases import R1, problem, workload
-
-    from catalogs.types import Phase
-
     names = ("a", "b")
     candidates = [workload(m, Phase.AGGREGATED, {f"{m}1": ({"L4x1": 1}, 1.0)}, ("L4x1",)) for m in names]
     p = problem(candidates, dict.fromkeys(names, 10.0), {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 5}, configs=("L4x1",))
@@ -66,6 +63,82 @@ def test_the_relaxation_of_one_kind_of_node_is_supply_over_need() -> None:
     assert relaxed.share == pytest.approx(0.25)
     assert float(relaxed.mix.sum()) == pytest.approx(5.0)
     assert np.count_nonzero(relaxed.mix) == 2
+
+
+CONFIGS = ("L4x1", "A10Gx1")
+
+
+def two_models(**rules: object) -> AllocationProblem:
+    """Two models of 10 req/s each: an L4 serves 1 of either for 1 USD/h, an A10G 2 for 10; there are 100 of both."""
+    rates = {"L4": ({"L4x1": 1}, 1.0), "A10G": ({"A10Gx1": 1}, 2.0)}
+    candidates = [
+        workload(m, Phase.AGGREGATED, {f"{m} {name}": entry for name, entry in rates.items()}, CONFIGS) for m in "ab"
+    ]
+    price = {(R1, "L4x1"): 1.0, (R1, "A10Gx1"): 10.0}
+    p = problem(candidates, {"a": 10.0, "b": 10.0}, price, dict.fromkeys(price, 100), configs=CONFIGS)
+    return replace(p, demands=tuple(replace(d, **rules) for d in p.demands))  # type: ignore[arg-type]
+
+
+def test_a_budget_alone_prices_nodes_by_their_rent() -> None:
+    # By hand: 10 USD/h buy ten L4, half of all demand; one USD/h more buys a twentieth of a share.
+    p = replace(two_models(), budget_usd_per_h=10.0)
+    columns = make_columns(p)
+    models = model_blocks(p, columns, 1.0)
+    relaxed = relax(p, columns, models, EXACT)
+    assert relaxed.share == pytest.approx(0.5)
+    assert relaxed.nodes.tolist() == [pytest.approx([0.05, 0.5])]
+    answer = largest_share(p, columns, models, EXACT, Clock(EXACT))
+    assert answer is not None
+    assert answer.objective == pytest.approx(-0.5)
+
+
+def test_models_with_supply_to_spare_are_served_beside_those_short_of_it() -> None:
+    # By hand: five A10G of 1 req/s are half of what a wants; b has L4 to spare, at no worth, and takes two of 3 req/s.
+    candidates = [
+        workload("a", Phase.AGGREGATED, {"a1": ({"A10Gx1": 1}, 1.0)}, CONFIGS),
+        workload("b", Phase.AGGREGATED, {"b1": ({"L4x1": 1}, 3.0)}, CONFIGS),
+    ]
+    nodes = {(R1, "A10Gx1"): 5, (R1, "L4x1"): 100}
+    p = problem(candidates, {"a": 10.0, "b": 10.0}, dict.fromkeys(nodes, 1.0), nodes, configs=CONFIGS)
+    columns = make_columns(p)
+    answer = largest_share(p, columns, model_blocks(p, columns, 1.0), EXACT, Clock(EXACT))
+    assert answer is not None
+    assert answer.objective == pytest.approx(-0.5)
+    assert -answer.bound == pytest.approx(0.5, abs=5e-3)
+
+
+def with_nothing_for_b(limit: str, *, is_loss: bool) -> AllocationProblem:
+    p = two_models(survives_loss=is_loss)
+    if limit == "budget":
+        return replace(p, budget_usd_per_h=0.0)
+    only = replace(p.demands[1], node_configs=("A10Gx1",))
+    return replace(p, demands=(p.demands[0], only), quotas=(SharedQuota("q", R1, {"A10Gx1": 1}, 0),))
+
+
+@pytest.mark.parametrize("is_loss", [False, True])
+@pytest.mark.parametrize("limit", ["budget", "quota"])
+def test_where_nothing_may_be_had_of_what_a_model_needs_no_share_is_left(limit: str, is_loss: bool) -> None:
+    p = with_nothing_for_b(limit, is_loss=is_loss)
+    columns = make_columns(p)
+    answer = largest_share(p, columns, model_blocks(p, columns, 1.0), EXACT, Clock(EXACT))
+    assert answer is not None
+    assert answer.counts is not None
+    assert not answer.counts.any()
+    assert -answer.bound == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("is_loss", [False, True])
+@pytest.mark.parametrize("limit", ["budget", "quota"])
+def test_what_others_can_have_they_get(monkeypatch: pytest.MonkeyPatch, limit: str, is_loss: bool) -> None:
+    # By hand: without a budget nobody gets anything; where only b can have nothing, a takes ten L4 (and one more for N+1).
+    monkeypatch.setattr(solver, "_ILP_COLUMNS", -1)
+    monkeypatch.setattr(solver, "_DIVE_MODELS", 0)
+    p = with_nothing_for_b(limit, is_loss=is_loss)
+    result = solver.solve_covers(p, EXACT)
+    assert check_result(p, result) == []
+    assert (result.status, result.theta) == (SolveStatus.SHORTFALL, 0.0)
+    assert result.theta_upper == pytest.approx(0.0, abs=1e-9)
+    assert result.objective_usd == pytest.approx(0.0 if limit == "budget" else 10.0 + is_loss)
 
 
 def test_many_models_in_shortage_get_a_plan_that_holds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,4 +187,7 @@ def test_a_quota_of_nothing_leaves_no_share_to_search(min_replicas: int) -> None
     )
     columns = make_columns(p)
     with np.errstate(all="raise"):
-        assert largest_share(p, columns, model_blocks(p, columns, 1.0), EXACT, Clock(EXACT)) is None
+        answer = largest_share(p, columns, model_blocks(p, columns, 1.0), EXACT, Clock(EXACT))
+    assert answer is not None
+    assert answer.objective == 0.0
+    assert -answer.bound == pytest.approx(0.0, abs=1e-9)

@@ -88,10 +88,41 @@ def test_completing_keeps_what_is_there_and_trimming_takes_the_dearest() -> None
     after = packed.counts(state.x, len(columns))
     assert (after >= counts).all()
     assert objective_usd(p, columns, after) == pytest.approx(5.0 + 3.0)
-    more = packed.state(after + (columns.price_usd_per_h == 1.0))  # an L4 more per phase
-    trim(packed.items, packed.layout, more, 0)
-    # The L40S goes first as the dearest where its phase has enough without it: here one L4 is not enough.
-    assert objective_usd(p, columns, packed.counts(more.x, len(columns))) == pytest.approx(8.0)
+    one_more, three = packed.state(after + 1), packed.state(np.maximum(after, 3 * (columns.price_usd_per_h == 1.0)))
+    trim(packed.items, packed.layout, one_more, 0)
+    # One phase needs its L40S beside one L4, the other has an L40S beside three L4 to spare.
+    assert objective_usd(p, columns, packed.counts(one_more.x, len(columns))) == pytest.approx(8.0)
+    trim(packed.items, packed.layout, three, 0)
+    # The L40S goes before the three L4 beside it: once they had gone it would have to stay, for 8 USD.
+    assert objective_usd(p, columns, packed.counts(three.x, len(columns))) == pytest.approx(6.0)
+
+
+def test_a_plan_that_lacks_a_little_is_no_better_than_a_whole_one() -> None:
+    # By hand: three L4 for 3 USD lack a thousandth of the demand, which at 1,000 USD for all of it is 1 USD more; an L40S
+    # for 5 USD serves all. The search, begun with the L4, must not end with them.
+    configs = ("L4x1", "L40Sx1")
+    rates = {"small": ({"L4x1": 1}, 3.33), "large": ({"L40Sx1": 1}, 10.0)}
+    p = problem(
+        [workload("m", Phase.AGGREGATED, rates, configs)],
+        {"m": 10.0},
+        {(R1, "L4x1"): 1.0, (R1, "L40Sx1"): 5.0},
+        {(R1, "L4x1"): 3, (R1, "L40Sx1"): 1},
+        configs=configs,
+    )
+    columns, packed = packed_of(p)
+    start = packed.state(3 * (columns.price_usd_per_h == 1.0).astype(np.int64))
+    found, _ = recreate(packed, start, 1, LIMITS, Clock(LIMITS), never)
+    assert not found.lacking.any()
+    assert found.value == pytest.approx(5.0)
+
+
+def test_an_instance_that_serves_far_more_than_all_serves_all() -> None:
+    configs = ("L4x1",)
+    candidates = two_phases({"t": ({"L4x1": 1}, 1e8)}, configs)
+    p = problem(candidates, {"m": 1e-12}, {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 9}, configs=configs)
+    _, _, found = searched(p, halvings=1)
+    assert not found.lacking.any()
+    assert found.value == pytest.approx(2.0)
 
 
 def test_a_phase_in_another_region_serves_nobody() -> None:

@@ -177,8 +177,8 @@ def _of_phase(
     kept = np.zeros(len(block.columns), dtype=np.bool_)
     kept[running] = True
     row = np.concatenate([running, rows])
-    cost = np.concatenate([item_costs(block, kept, prices.kept), item_costs(block, some, prices.new)])
-    price = np.concatenate([item_costs(block, kept, true_prices.kept), item_costs(block, some, true_prices.new)])
+    cost = np.concatenate([item_costs(block, prices.kept, kept), item_costs(block, prices.new, some)])
+    price = np.concatenate([item_costs(block, true_prices.kept, kept), item_costs(block, true_prices.new, some)])
     most = np.concatenate([block.running[running], block.most[rows]])
     share = np.minimum(block.share[row], 1.0)
     order = np.lexsort((np.arange(len(row)), cost, -share))

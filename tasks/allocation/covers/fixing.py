@@ -9,7 +9,7 @@ from tasks.allocation.columns import Columns
 from tasks.allocation.covers import kernels
 from tasks.allocation.covers.pricing import ModelBlocks
 from tasks.allocation.covers.ruled import table_below
-from tasks.allocation.covers.tables import Block, NodePrices, item_costs
+from tasks.allocation.covers.tables import NodePrices, first_costs
 
 Floats = NDArray[np.float64]
 
@@ -43,17 +43,8 @@ def bounds_if_used(
                         everything_else += table.f
                 own = per_model[r][w]
                 with_item = kernels.best_with_item(everything_else, own.rest)
-                least[block.columns] = bound - value + _first_cost(block, prices) + with_item[own.rest_steps]
+                least[block.columns] = bound - value + first_costs(block, prices) + with_item[own.rest_steps]
     return least
-
-
-def _first_cost(block: Block, prices: NodePrices) -> Floats:
-    """Cost of a first instance of every column: without start-up where one runs."""
-    cost = item_costs(block, np.ones(len(block.columns), dtype=np.bool_), prices.new)
-    running = block.running > 0
-    if running.any():
-        cost[running] = item_costs(block, running, prices.kept)
-    return cost
 
 
 def others_of(rows: list[Floats]) -> list[Floats]:

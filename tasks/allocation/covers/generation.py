@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
-from tasks.allocation.covers import kernels
 from tasks.allocation.covers.master import Duals, Master, no_plan_costs_more
 from tasks.allocation.covers.pricing import (
     Grid,
@@ -18,10 +17,10 @@ from tasks.allocation.covers.pricing import (
     dual_prices,
     excess_costs,
     lower_bound,
-    quota_limits,
     side_by_side,
+    supply_value,
 )
-from tasks.allocation.covers.tables import NodePrices
+from tasks.allocation.covers.tables import NodePrices, item_costs
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
 _ITERATIONS = 80
@@ -32,6 +31,8 @@ _REDUCED_COST = 1e-9
 _TO_BOUND, _TO_COVERS = 0.25, 0.15
 _QUIET, _QUIET_ROUNDS = 0.01, 4
 _UNTIL = 0.7  # of the time limit
+# Sharpening: rounds at most; how near, in parts of the gap, the LP must come to its covers; of a column's cost, how much of it
+# may be above its share.
 _SHARPER, _TO_SHARPER, _LITTLE = 30, 0.02, 0.08
 
 
@@ -48,6 +49,14 @@ class Generated:
     iterations: int
     shares: NDArray[np.float64]
 
+    def mix(self, columns: Columns) -> NDArray[np.float64]:
+        """Instances per column of the LP's mix of covers."""
+        mix = np.zeros(len(columns))
+        # Covers that the LP has not seen yet, added by its last round or since, have no share.
+        for (_, cover), share in zip(self.master.covers, self.shares.tolist(), strict=False):
+            mix[cover.columns] += share * cover.instances
+        return mix
+
 
 def joint_bound(
     problem: AllocationProblem, models: list[ModelBlocks], duals: Duals, grid: Grid, threads: int = 1
@@ -60,8 +69,7 @@ def joint_bound(
 
 def dual_value(problem: AllocationProblem, duals: Duals) -> float:
     """Duals x supply: what the models' least costs count too much."""
-    nodes = float((duals.supply * problem.capacity_nodes).sum()) + float(duals.quota @ quota_limits(problem))
-    return nodes + duals.budget * (problem.budget_usd_per_h or 0.0)
+    return supply_value(problem, duals.supply, duals.budget, duals.quota)
 
 
 def generate(
@@ -114,8 +122,8 @@ def sharpen(
     clock: Clock,
 ) -> Generated:
     """``found`` with covers of a finer grid, of only those columns that cost little above their share at its duals: then tables
-    are cheap. Its bound stays that of ``found``; the duals, which such columns cannot bound a plan at, are those of the
-    highest sum of least costs."""
+    are cheap. Its duals are those at which the models cost most by such covers, less duals x supply; since other columns are
+    left out that bounds no plan, and ``bound`` stays that of ``found``. The covers go into the master of ``found``."""
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     few = [_narrowed(model, prices) for model in models]
     value, duals, shares = found.master.solve()
@@ -152,8 +160,8 @@ def _narrowed(model: ModelBlocks, prices: NodePrices) -> ModelBlocks:
     for phases, rows in zip(model.blocks, excess_costs(model, prices), strict=True):
         kept = []
         for block, excess in zip(phases, rows, strict=True):
-            cost = kernels.item_costs(block.node, block.count, prices.new.ravel())
-            kept.append(block.select(np.asarray((excess <= _LITTLE * cost) | (block.running > 0))))
+            is_cheap = excess <= _LITTLE * item_costs(block, prices.new)
+            kept.append(block.select(is_cheap | (block.running > 0)))
         if all(len(block.columns) for block in kept):
             regions.append(tuple(kept))
     return replace(model, blocks=tuple(regions))

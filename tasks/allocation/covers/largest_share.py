@@ -21,6 +21,7 @@ from tasks.allocation.covers.pricing import (
     quota_limits,
     quota_prices,
     side_by_side,
+    supply_value,
 )
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
 from tasks.allocation.covers.rounding import complete, is_within
@@ -48,8 +49,9 @@ _RENT = 1e-3  # what rent weighs beside the prices of scarcity
 
 @dataclass(slots=True)
 class Relaxed:
-    """``bound``: no plan serves a larger common share; ``share`` that the relaxation serves, by ``mix`` (instances per column)
-    at prices of ``nodes`` [pool, configuration]; ``least``: each model's cost at them."""
+    """``bound``: no plan serves a larger common share; ``share`` that the relaxation serves, by ``mix`` (instances per column);
+    ``nodes``: what nodes are worth in it [pool, configuration], with what they take of budget and quotas; ``least``: what each
+    model costs at least at such prices."""
 
     bound: float
     share: float
@@ -67,7 +69,9 @@ def largest_share(
         return None
     relaxed = relax(problem, columns, models, limits)
     if relaxed.share <= _NO_SHARE:
-        return None  # a quota or the budget leaves some model nothing
+        # A quota or the budget leaves some model nothing.
+        nothing = np.zeros(len(columns), dtype=np.int64)
+        return GoalOutcome(MipStatus.LIMIT, nothing, 0.0, -relaxed.bound) if relaxed.bound <= _NO_SHARE else None
     if not relaxed.nodes.any():
         relaxed = _at_plenty(problem, models, relaxed)
     if can_recreate(models):
@@ -150,28 +154,27 @@ def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBl
     """
     master = _ShareMaster(problem, columns, models, limits)
     base = np.nan_to_num(problem.price_usd_per_h)
-    nodes, budget, quotas = base, 0.0, np.zeros(len(problem.quotas))
+    prices, nodes, budget, quotas = base, base, 0.0, np.zeros(len(problem.quotas))
     phase = np.full(master.blocks, np.inf)
     bound, share = 1.0, 0.0
     least = np.zeros(len(models))
     for at in range(_ROUNDS):
-        prices = nodes + quota_prices(problem, quotas) + budget * base
         least = master.price(prices, phase)
         if at and least.sum() > 0:
-            supply = float((nodes * problem.capacity_nodes).sum()) + float(quotas @ quota_limits(problem))
-            supply += budget * (problem.budget_usd_per_h or 0.0)
+            supply = supply_value(problem, nodes, budget, quotas)
             bound = min(bound, supply / float(least.sum()) * (1 + 1e-9))
         if bound - share <= _CLOSE:
             break
         share, nodes, budget, quotas, phase = master.solve()
-    return Relaxed(bound, share, master.mix(), nodes, least)
+        prices = nodes + quota_prices(problem, quotas) + budget * base
+    return Relaxed(bound, share, master.mix(), prices, least)
 
 
 def _cheapest(model: ModelBlocks, prices: Floats) -> list[list[tuple[Floats, Floats]]]:
     """Of every column its cost at prices of nodes, and that per share of the demand."""
     out = []
     for phases in model.blocks:
-        costs = [item_costs(block, np.ones(len(block.columns), dtype=np.bool_), prices) for block in phases]
+        costs = [item_costs(block, prices) for block in phases]
         out.append([(cost, cost / np.minimum(b.share, 1.0)) for cost, b in zip(costs, phases, strict=True)])
     return out
 
@@ -185,9 +188,8 @@ class _ShareMaster:
         self._problem, self._columns, self._models = problem, columns, models
         self._lp, self._threads = QuietHighs(limits.threads), limits.threads
         self._lp.setOptionValue("random_seed", limits.seed)
-        self._lp.setOptionValue(
-            "solver", "ipm"
-        )  # each LP anew in less time than the simplex takes from the last one on
+        # Each LP anew takes it less time than the simplex takes from the last one on.
+        self._lp.setOptionValue("solver", "ipm")
         infinity, none = highspy.kHighsInf, np.zeros(0, dtype=np.int32)
         budget = problem.budget_usd_per_h
         tops = [*problem.capacity_nodes.ravel().tolist(), infinity if budget is None else budget]

@@ -27,9 +27,9 @@ from tasks.allocation.covers.pricing import (
     covers_at_levels,
     dual_prices,
     least_by_level,
-    quota_limits,
     quota_prices,
     quota_use,
+    supply_value,
 )
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.formulation import Goal, Target, formulate
@@ -219,8 +219,7 @@ def _bound(
 ) -> float:
     """A lower bound on the goal: every model at its cheapest level, less what the duals count too much."""
     prices = _prices(problem, goal, duals)
-    supply = float((duals.supply * problem.capacity_nodes).sum()) + float(duals.quota @ quota_limits(problem))
-    supply += duals.budget * (problem.budget_usd_per_h or 0.0)
+    supply = supply_value(problem, duals.supply, duals.budget, duals.quota)
     tables = [least_by_level(model, prices, grid) for model in models]
     parts = [
         float((table + _worth(goal, model.demand.weight, duals, m, len(table))).min())

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
@@ -24,7 +23,6 @@ from tasks.allocation.ilp import GoalOutcome
 from tasks.allocation.outcome import objective_usd, relative_gap, served_shares
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
-Floats = NDArray[np.float64]
 _CLOSABLE = 60_000  # columns that a better plan of many models can use: with more neither lists nor ILPs get through
 _PARTS = (0.97, 0.9)  # of the mix, each rounded
 _HALVINGS = 80
@@ -77,7 +75,7 @@ def _recreated(
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome:
-    mix = mix_of(columns, rough)
+    mix = rough.mix(columns)
     start = np.floor(mix + 1e-6).astype(np.int64) if best.counts is None else best.counts
     base = np.nan_to_num(problem.price_usd_per_h)
     cost = NodePrices(base * (1 + problem.init_share), base)
@@ -94,14 +92,6 @@ def _recreated(
     if not is_plan or value >= best.objective:
         return best
     return replace(best, counts=counts, objective=value, bound=min(best.bound, value))
-
-
-def mix_of(columns: Columns, found: Generated) -> Floats:
-    """Instances per column of the LP's mix of covers."""
-    mix = np.zeros(len(columns))
-    for (_, cover), share in zip(found.master.covers, found.shares.tolist(), strict=False):
-        mix[cover.columns] += share * cover.instances
-    return mix
 
 
 def _worth_a_look(models: Sequence[ModelBlocks], prices: NodePrices, room: float) -> int:

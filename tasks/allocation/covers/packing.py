@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers import kernels
 from tasks.allocation.covers.pricing import ModelBlocks, excess_costs, quota_limits
-from tasks.allocation.covers.recreate_kernels import lack
+from tasks.allocation.covers.recreate_kernels import WHOLE, lack, penalty_of
 from tasks.allocation.covers.recreate_types import Items, Layout, State
 from tasks.allocation.covers.tables import Block, NodePrices
 from tasks.allocation.types import AllocationProblem
@@ -58,9 +58,14 @@ class Packing:
         np.add.at(counts, self.column, x)
         return counts
 
+    def penalty(self, state: State) -> float:
+        """What it costs that models lack something, as in the search."""
+        return float(sum(penalty_of(self.layout, state, m) for m in range(len(self.layout.weight))))
+
     def lacking(self, state: State) -> Floats:
         """Share of each model's demand that nothing serves."""
-        return np.array([max(lack(self.layout, state, m), 0.0) for m in range(len(self.layout.weight))])
+        lacks = np.array([lack(self.layout, state, m) for m in range(len(self.layout.weight))])
+        return np.where(lacks > WHOLE, lacks, 0.0)
 
 
 def lack_weights(least: Sequence[float] | Floats, times: float) -> Floats:
@@ -81,7 +86,8 @@ def packing(
     weight: Floats,
 ) -> Packing:
     """Every block's items worth having at ``prices``, which hold the duals beside the ``cost`` of nodes, and all columns
-    ``wanted`` (above 0 per column). ``weight``: what serving nothing of a model costs."""
+    ``wanted`` (above 0 per column). ``weight``: what serving nothing of a model costs.
+    All models must have blocks, of as many phases."""
     chosen, first, region = [], [0], []
     for model in models:
         for phases, rows in zip(model.blocks, excess_costs(model, prices), strict=True):
@@ -95,11 +101,10 @@ def packing(
     node_region[: problem.capacity_nodes.size] = np.repeat(pools, problem.capacity_nodes.shape[1])
     users, user = _users(items, len(capacity))
     start = np.concatenate([[0], np.cumsum([len(rows) for _, rows, _ in chosen])]).astype(np.int64)
-    phases_each = len(models[0].blocks[0]) if models and models[0].blocks else 1
     layout = Layout(
         np.array(first),
         start,
-        phases_each,
+        len(models[0].blocks[0]),
         len(problem.regions),
         np.array(region, dtype=np.int64),
         node_region,

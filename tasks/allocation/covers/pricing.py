@@ -21,7 +21,7 @@ from tasks.allocation.column_kernels import used_configs
 from tasks.allocation.columns import RATE_TOLERANCE, Columns
 from tasks.allocation.covers import kernels
 from tasks.allocation.covers.ruled import Below, table_above, table_below
-from tasks.allocation.covers.tables import Block, NodePrices, Table
+from tasks.allocation.covers.tables import Block, NodePrices, Table, item_costs
 from tasks.allocation.types import AllocationProblem, ModelDemand
 
 Floats = NDArray[np.float64]
@@ -146,9 +146,7 @@ def workload_lower_bound(model: ModelBlocks, phase: int, prices: NodePrices, gri
 def excess_costs(model: ModelBlocks, prices: NodePrices) -> list[list[Floats]]:
     """Per region and phase what a new instance of each column costs at ``prices`` above the least that its share can cost,
     served in the region where a share of all phases is cheapest: 0 for the best, a guide and no bound."""
-    costs = [
-        [np.asarray(kernels.item_costs(b.node, b.count, prices.new.ravel())) for b in phases] for phases in model.blocks
-    ]
+    costs = [[item_costs(block, prices.new) for block in phases] for phases in model.blocks]
     slopes = [
         [float((cost / np.minimum(block.share, 1.0)).min()) for cost, block in zip(row, phases, strict=True)]
         for row, phases in zip(costs, model.blocks, strict=True)
@@ -322,6 +320,12 @@ def dual_prices(problem: AllocationProblem, supply: Floats, budget: float, quota
     base = np.nan_to_num(problem.price_usd_per_h)
     supply = supply + quota_prices(problem, quota)
     return NodePrices(base * (1 + problem.init_share + budget) + supply, base * (1 + budget) + supply)
+
+
+def supply_value(problem: AllocationProblem, supply: Floats, budget: float, quota: Floats) -> float:
+    """What all supply, budget and quotas come to at their duals."""
+    nodes = float((supply * problem.capacity_nodes).sum()) + float(quota @ quota_limits(problem))
+    return nodes + budget * (problem.budget_usd_per_h or 0.0)
 
 
 def quota_prices(problem: AllocationProblem, quota: Floats) -> Floats:

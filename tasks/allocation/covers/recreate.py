@@ -76,7 +76,7 @@ def recreate(
 
 def _judge(packed: Packing, x: Ints, state: State) -> Found:
     lacking = packed.lacking(state)
-    return Found(x.copy(), float((x * packed.items.cost).sum() + (packed.layout.weight * lacking).sum()), lacking)
+    return Found(x.copy(), float((x * packed.items.cost).sum()) + packed.penalty(state), lacking)
 
 
 def _instance_cost(packed: Packing, state: State) -> float:

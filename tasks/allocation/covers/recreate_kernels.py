@@ -11,12 +11,12 @@ import numpy as np
 
 from tasks.jit import kernel
 
-_WHOLE = 1e-12  # a model that lacks less lacks nothing
+WHOLE = 1e-12  # a model that lacks less lacks nothing
 _MISSING = 0.02  # of a model's demand, besides what it lacks: what lacking anything counts
 _ATTEMPTS = 8  # at completing a model: what it wants may not be left as often as it wants it
 _REGIONS_TRIED = 0.3  # of the regions, in which a model may be completed besides those it lost instances in
 _BY_REGION, _BY_NODE = 0.85, 0.98  # of the ruins take from a region, the next from a kind of node, the rest from models
-_FROM_NODE = 12  # instances taken from a kind of node, at most
+_FROM_NODE = 12  # items that are taken from a kind of node, at most
 _NOISE = 0.1
 _MOST_DUAL = 1.2  # of the prices of scarcity, in the prices at which a model is completed
 
@@ -77,9 +77,10 @@ def lack(layout, state, m):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _penalty(layout, state, m):  # type: ignore[no-untyped-def]
+def penalty_of(layout, state, m):  # type: ignore[no-untyped-def]
+    """What it costs that model ``m`` lacks something."""
     missing = lack(layout, state, m)
-    return layout.weight[m] * (missing + _MISSING) if missing > _WHOLE else 0.0
+    return layout.weight[m] * (missing + _MISSING) if missing > WHOLE else 0.0
 
 
 @kernel
@@ -113,7 +114,7 @@ def _fill(items, layout, state, price, block, width, cost, share, source, taken)
             i = useful[u]
             copies = _copies(items.share[i], width)
             value, reached = cost[k] + copies * price[i], share[k] + copies * items.share[i]
-            to = min(int(reached / width + 1e-9), cells)
+            to = int(min(reached / width + 1e-9, float(cells)))  # what serves far more than all is beyond any int
             if to > k and (value < cost[to] or (value == cost[to] and reached > share[to])):
                 cost[to], share[to], source[to], taken[to] = value, reached, k, i
 
@@ -144,7 +145,7 @@ def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no
     least, at = np.empty(cells + 1), np.zeros((blocks, cells + 1), dtype=np.int64)
     for _ in range(_ATTEMPTS):
         missing = lack(layout, state, m)
-        if missing <= _WHOLE:
+        if missing <= WHOLE:
             return True
         width = missing / cells
         joined = np.full(cells + 1, np.inf)
@@ -169,7 +170,7 @@ def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no
             return False
         if _put_split(items, layout, state, first, split, width, at, source, taken) == 0:
             return False
-    return lack(layout, state, m) <= _WHOLE
+    return lack(layout, state, m) <= WHOLE
 
 
 @kernel
@@ -224,7 +225,7 @@ def trim(items, layout, state, m):  # type: ignore[no-untyped-def]
         while state.x[i] > 0:
             block = items.block[i]
             state.served[block] -= items.share[i]
-            is_needed = lack(layout, state, m) > _WHOLE
+            is_needed = lack(layout, state, m) > WHOLE
             state.served[block] += items.share[i]
             if is_needed or not _put_and_log(items, state, i, -1):
                 break
@@ -346,7 +347,7 @@ def search(items, layout, state, mine, best_x, rounds, heat, bias, cells, seed):
     allowed = np.ones(layout.regions, dtype=np.bool_)
     penalty = np.zeros(len(layout.first) - 1)
     for m in mine:
-        penalty[m] = _penalty(layout, state, m)
+        penalty[m] = penalty_of(layout, state, m)
     now, best = 0.0, 0.0
     for at in range(rounds):
         done = at / rounds
@@ -360,14 +361,14 @@ def search(items, layout, state, mine, best_x, rounds, heat, bias, cells, seed):
             _set_prices(items, layout, price, m, allowed, dual, noise)
             complete(items, layout, state, price, m, allowed, cells)
             trim(items, layout, state, m)
-            lacking += _penalty(layout, state, m) - penalty[m]
+            lacking += penalty_of(layout, state, m) - penalty[m]
         value = _value(items, state, bias[0] + (bias[1] - bias[0]) * done) + lacking
         if value >= -temperature * np.log(np.random.random() + 1e-300):
             _undo(items, state)
             continue
         now += _value(items, state, 0.0) + lacking
         for m in models:
-            penalty[m] = _penalty(layout, state, m)
+            penalty[m] = penalty_of(layout, state, m)
         if now < best - 1e-9:
             best = now
             for m in mine:

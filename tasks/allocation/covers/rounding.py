@@ -49,9 +49,7 @@ def round_mix(
     What the LP mixes whole stays; then each model, the dearest first, takes what it lacks. Budget and quotas only count
     through their duals: a plan beyond them is dropped.
     """
-    mix = np.zeros(len(columns))
-    for (_, cover), share in zip(found.master.covers, found.shares.tolist(), strict=False):
-        mix[cover.columns] += share * cover.instances
+    mix = found.mix(columns)
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     order = sorted(range(len(models)), key=lambda m: (-found.duals.model[m], m))
     best, least = None, math.inf

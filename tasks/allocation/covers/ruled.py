@@ -19,8 +19,8 @@ from tasks.allocation.covers.tables import (
     NodePrices,
     Plain,
     Table,
+    first_costs,
     grid_steps,
-    item_costs,
     plain_table,
     split_table,
 )
@@ -123,10 +123,8 @@ def table_below(block: Block, prices: NodePrices, size: int) -> Below:
 
 
 def _singles(block: Block, prices: NodePrices, steps: NDArray[np.int64]) -> tuple[NDArray[np.int64], Floats]:
-    """Steps and cost of single instances, without those than which another gives as many for no more."""
-    kept = block.running > 0
-    cost = item_costs(block, np.ones(len(block.columns), dtype=np.bool_), prices.new)
-    cost[kept] = item_costs(block, kept, prices.kept)
+    """Steps and cost of single instances; left out are those that another one replaces: as many steps or more for no more."""
+    cost = first_costs(block, prices)
     order = np.lexsort((cost, -steps))
     cheapest = np.minimum.accumulate(cost[order])
     first = np.append(True, cheapest[1:] < cheapest[:-1])[: len(order)]

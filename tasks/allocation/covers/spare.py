@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tasks.allocation.covers import kernels, spare_kernels
-from tasks.allocation.covers.tables import Block, Floats, NodePrices, bundles_of, firm_part, grid_steps
+from tasks.allocation.covers.tables import Block, Floats, NodePrices, bundles_of, firm_part, grid_steps, item_costs
 
 _JOINT = 1024  # steps of the table of N+1 and capped spot together, which takes their square in time
 
@@ -124,7 +124,7 @@ def _entries(block: Block, prices: NodePrices, size: int, *, up: bool) -> Entrie
     share = np.minimum(block.share, 1.0)
     steps = grid_steps(share, size, up=up)
     lost = grid_steps(share, size, up=not up)
-    cost = kernels.item_costs(block.node, block.count, prices.new.ravel())
+    cost = item_costs(block, prices.new)
     often = np.ones(len(share), dtype=np.bool_) if up else block.most > 1
     alike = [block.firm, ~block.firm] if block.is_split else [np.ones(len(share), dtype=np.bool_)]
     items, single = (

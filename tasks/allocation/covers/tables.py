@@ -149,7 +149,7 @@ class Split:
 def plain_table(block: Block, prices: NodePrices, size: int, *, up: bool) -> Plain:
     """f without rules."""
     steps = grid_steps(block.share, size, up=up)
-    cost = kernels.item_costs(block.node, block.count, prices.new.ravel())
+    cost = item_costs(block, prices.new)
     items = kernels.useful_items(steps, cost)
     layers = [kernels.cover_table(steps[items], cost[items], size)]
     bundles = bundles_of(block, prices, size, size, up=up)
@@ -166,7 +166,7 @@ def bundles_of(
     if not len(rows):
         return []
     bundles = []
-    for row, each in zip(rows.tolist(), item_costs(block, block.running > 0, prices.kept).tolist(), strict=True):
+    for row, each in zip(rows.tolist(), item_costs(block, prices.kept, block.running > 0).tolist(), strict=True):
         share = min(float(block.share[row]), 1.0) if most > size else float(block.share[row])
         for copies in _binary_split(int(block.running[row])):
             # A bundle's own rate is rounded once, not each copy's: tighter either way.
@@ -193,9 +193,18 @@ def firm_part(block: Block, size: int, *, up: bool) -> NDArray[np.int64]:
     return np.minimum(least, np.arange(size + 1))
 
 
-def item_costs(block: Block, rows: NDArray[np.bool_], prices: Floats) -> Floats:
-    """Cost of one instance of the columns ``rows`` at node prices."""
-    return np.asarray(kernels.item_costs(block.node[rows], block.count[rows], prices.ravel()))
+def item_costs(block: Block, prices: Floats, rows: NDArray[np.bool_] | None = None) -> Floats:
+    """Cost of one instance of every column, or of the columns ``rows``, at node prices."""
+    node, count = (block.node, block.count) if rows is None else (block.node[rows], block.count[rows])
+    return np.asarray(kernels.item_costs(node, count, prices.ravel()))
+
+
+def first_costs(block: Block, prices: NodePrices) -> Floats:
+    """Cost of a first instance of every column: the price of one that runs where there is one."""
+    cost, running = item_costs(block, prices.new), block.running > 0
+    if running.any():
+        cost[running] = item_costs(block, prices.kept, running)
+    return cost
 
 
 def grid_steps(share: Floats, size: int, *, up: bool) -> NDArray[np.int64]:
