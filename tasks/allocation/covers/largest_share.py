@@ -257,6 +257,11 @@ class _ShareMaster:
     def solve(self) -> tuple[float, Floats, float, Floats, Floats]:
         """The common share, and the duals: of nodes, budget, quotas and of every block's share."""
         self._lp.run()
+        if (
+            self._lp.getModelStatus() != highspy.HighsModelStatus.kOptimal
+        ):  # the interior point may give up, the simplex not
+            self._lp.setOptionValue("solver", "simplex")
+            self._lp.run()
         if self._lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             raise RuntimeError(f"the relaxation of the common share ended with {self._lp.getModelStatus().name}")
         dual = np.asarray(self._lp.getSolution().row_dual, dtype=np.float64)
