@@ -34,7 +34,7 @@ from tasks.allocation.work import looks
 
 _DIRECT_COLUMNS = 400  # at most so many columns go to the ILP as they are
 _FIRST_COLUMNS = 300  # so many of least reduced cost make the first answer
-_NO_SHARE = 1e-9  # a common share below this is none
+NO_SHARE = 1e-9  # a common share below this is none
 _NO_ANSWER = "stopped before an answer to the shortage was found"
 _NO_SEARCH = "a quick plan, perhaps far from the best: no search for a better one came to an answer"
 
@@ -51,6 +51,12 @@ class GoalOutcome:
     note: str = ""
     missing_regions: int = 0
     moved: Moved = field(default_factory=dict)
+
+    def or_better(self, counts: NDArray[np.int64] | None, value: float) -> GoalOutcome:
+        """This, or with the plan ``counts`` of objective ``value`` where that is better."""
+        if counts is None or value >= self.objective:
+            return self
+        return replace(self, counts=counts, objective=value, bound=min(self.bound, value))
 
 
 GoalSolver = Callable[
@@ -225,11 +231,11 @@ def _solve_shortage(
         theta = min(shares.values())
         missing = first.missing_regions
         theta_upper = min(1.0, max(theta, missing - first.bound))
-        if theta > _NO_SHARE:
+        if theta > NO_SHARE:
             target = Target(share=theta, missing_regions=missing)
             needed = dict.fromkeys(shares, theta)
             return _cheapest(problem, columns, target, needed, first, theta_upper, limits, clock, note, goal_solver)
-        known = "can be served to every model" if theta_upper <= _NO_SHARE else f"was found {_within(clock)}"
+        known = "can be served to every model" if theta_upper <= NO_SHARE else f"was found {_within(clock)}"
         note = _join(note, f"no common share above 0 {known}; what there is goes by weight")
     second = goal_solver(problem, columns, Goal.SHORTAGE, Target(), limits, clock, None)
     if second.counts is None:

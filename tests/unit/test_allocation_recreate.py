@@ -52,18 +52,23 @@ def two_phases(rates: dict[str, tuple[dict[str, int], float]], configs: tuple[st
     ]
 
 
-def test_a_model_is_completed_by_the_cheapest_of_what_fits() -> None:
-    # By hand: 10 req/s. An L40S serves 10 for 5 USD/h, an L4 serves 4 for 1. Three L4 (3 USD/h) per phase are cheapest, but there
-    # are only four: one phase takes three, the other an L40S.
+def small_and_large(nodes: int) -> AllocationProblem:
+    """One model of 10 req/s; so many nodes of an L4, which serves 4 for 1 USD/h, and of an L40S, which serves 10 for 5."""
     configs = ("L4x1", "L40Sx1")
     rates = {"small": ({"L4x1": 1}, 4.0), "large": ({"L40Sx1": 1}, 10.0)}
-    p = problem(
+    return problem(
         two_phases(rates, configs),
         {"m": 10.0},
         {(R1, "L4x1"): 1.0, (R1, "L40Sx1"): 5.0},
-        {(R1, "L4x1"): 4, (R1, "L40Sx1"): 4},
+        {(R1, "L4x1"): nodes, (R1, "L40Sx1"): nodes},
         configs=configs,
     )
+
+
+def test_a_model_is_completed_by_the_cheapest_of_what_fits() -> None:
+    # By hand: 10 req/s. An L40S serves 10 for 5 USD/h, an L4 serves 4 for 1. Three L4 (3 USD/h) per phase are cheapest, but there
+    # are only four: one phase takes three, the other an L40S.
+    p = small_and_large(4)
     columns, counts, found = searched(p)
     assert not found.lacking.any()
     assert objective_usd(p, columns, counts) == pytest.approx(8.0)
@@ -71,15 +76,7 @@ def test_a_model_is_completed_by_the_cheapest_of_what_fits() -> None:
 
 
 def test_completing_keeps_what_is_there_and_trimming_takes_the_dearest() -> None:
-    configs = ("L4x1", "L40Sx1")
-    rates = {"small": ({"L4x1": 1}, 4.0), "large": ({"L40Sx1": 1}, 10.0)}
-    p = problem(
-        two_phases(rates, configs),
-        {"m": 10.0},
-        {(R1, "L4x1"): 1.0, (R1, "L40Sx1"): 5.0},
-        {(R1, "L4x1"): 9, (R1, "L40Sx1"): 9},
-        configs=configs,
-    )
+    p = small_and_large(9)
     columns, packed = packed_of(p)
     counts = np.zeros(len(columns), dtype=np.int64)
     counts[np.flatnonzero(columns.price_usd_per_h == 5.0)[0]] = 1  # an L40S of one phase

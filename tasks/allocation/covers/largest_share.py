@@ -27,7 +27,7 @@ from tasks.allocation.covers.recreate import Found, can_recreate, recreate
 from tasks.allocation.covers.rounding import complete, is_within
 from tasks.allocation.covers.tables import Block, NodePrices, item_costs
 from tasks.allocation.highs import MipStatus, QuietHighs
-from tasks.allocation.ilp import GoalOutcome
+from tasks.allocation.ilp import NO_SHARE, GoalOutcome
 from tasks.allocation.outcome import served_shares
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
@@ -43,7 +43,6 @@ _HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
 _FIRST, _LESS = 0.88, 0.96  # of the relaxation's share; of a share that was not reached by far
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
-_NO_SHARE = 1e-9
 _RENT = 1e-3  # what rent weighs beside the prices of scarcity
 
 
@@ -68,10 +67,10 @@ def largest_share(
     if any(not model.blocks for model in models):
         return None
     relaxed = relax(problem, columns, models, limits)
-    if relaxed.share <= _NO_SHARE:
+    if relaxed.share <= NO_SHARE:
         # A quota or the budget leaves some model nothing.
         nothing = np.zeros(len(columns), dtype=np.int64)
-        return GoalOutcome(MipStatus.LIMIT, nothing, 0.0, -relaxed.bound) if relaxed.bound <= _NO_SHARE else None
+        return GoalOutcome(MipStatus.LIMIT, nothing, 0.0, -relaxed.bound) if relaxed.bound <= NO_SHARE else None
     if not relaxed.nodes.any():
         relaxed = _at_plenty(problem, models, relaxed)
     if can_recreate(models):
@@ -112,7 +111,8 @@ def _by_recreating(
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome | None:
-    """A share is tried until no model lacks anything of it, then a larger one; the first that is not reached is the last."""
+    """A share is tried until no model lacks anything of it, then a larger one; from one that is
+    not reached it goes back, by much to begin with, then to the best so far and on by less."""
     prices = NodePrices(relaxed.nodes, relaxed.nodes)
     packed = packing(problem, columns, models, prices, prices, relaxed.mix, lack_weights(relaxed.least, _LACK))
     part, more, halvings = _FIRST, _MORE, _HALVINGS

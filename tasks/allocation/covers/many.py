@@ -46,9 +46,7 @@ def plan_of_many(
     """``best``, or better, and whether to leave it at that. ``rough``: covers of a coarse grid, fewer and more often whole;
     ``found``: of the fine one, with the duals at which the models cost ``parts`` at least."""
     if best.counts is None and not rough.unserved:
-        counts, value = round_mix(problem, columns, models, rough, grid, limits.threads, _PARTS)
-        if counts is not None:
-            best = replace(best, counts=counts, objective=value, bound=min(best.bound, value))
+        best = best.or_better(*round_mix(problem, columns, models, rough, grid, limits.threads, _PARTS))
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     if can_recreate(models):
         best = _recreated(problem, columns, models, share, rough, prices, parts, best, limits, clock)
@@ -87,11 +85,8 @@ def _recreated(
     plan, _ = recreate(packed, packed.state(start), _HALVINGS, limits, clock, is_enough)
     counts = packed.counts(plan.x, len(columns))
     served = served_shares(problem, columns, counts)
-    value = objective_usd(problem, columns, counts)
     is_plan = is_within(problem, columns, counts) and min(served.values()) >= share * (1 - 1e-9)
-    if not is_plan or value >= best.objective:
-        return best
-    return replace(best, counts=counts, objective=value, bound=min(best.bound, value))
+    return best.or_better(counts, objective_usd(problem, columns, counts)) if is_plan else best
 
 
 def _worth_a_look(models: Sequence[ModelBlocks], prices: NodePrices, room: float) -> int:

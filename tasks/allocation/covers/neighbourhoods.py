@@ -72,11 +72,7 @@ def search_neighbourhoods(
                 plan, objective = other, value
                 for m in out:
                     excess[m] = search.cost(m, plan.counts, prices) - parts[m]
-    if objective >= best.objective:
-        return best
-    return replace(
-        best, counts=columns.spread(rows, plan.counts), objective=objective, bound=min(best.bound, objective)
-    )
+    return best.or_better(columns.spread(rows, plan.counts), objective)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ def covers_goal(
         return cross_region_goal(problem, columns, goal, target, limits, clock, start, covers_goal, effort)
     if goal is not Goal.COST or target.shortage is not None or target.missing_regions > 0:
         return _shortage_goal(problem, columns, goal, target, limits, clock, start)
-    return _cost_goal(problem, columns, goal, target, limits, clock, start)
+    return _cost_goal(problem, columns, target, limits, clock, start)
 
 
 def _shortage_goal(
@@ -98,7 +98,6 @@ def _shortage_goal(
 def _cost_goal(
     problem: AllocationProblem,
     columns: Columns,
-    goal: Goal,
     target: Target,
     limits: SolveLimits,
     clock: Clock,
@@ -120,8 +119,8 @@ def _cost_goal(
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
     best = GoalOutcome(MipStatus.LIMIT, None, math.inf, bound)
     if start is not None:
-        best = _better(best, start, objective_usd(problem, columns, start))
-    free = _for_nothing(problem, columns, found, best, goal, target, limits, clock)
+        best = best.or_better(start, objective_usd(problem, columns, start))
+    free = _for_nothing(problem, columns, found, best, target, limits, clock)
     if free is not None:
         return GoalOutcome(MipStatus.OPTIMAL, free, 0.0, 0.0)
     if is_many:
@@ -131,15 +130,15 @@ def _cost_goal(
         )
         if is_done:
             return best
-    best = _better(best, *best_of_pool(problem, columns, len(models), found.master, limits, clock))
+    best = best.or_better(*best_of_pool(problem, columns, len(models), found.master, limits, clock))
     best = choose_listed(problem, columns, models, found.duals, least, parts, best, limits, clock)
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
     best = _by_diving(problem, columns, models, found, best, limits, clock)
     if best.counts is None:
-        start = _on_demand_alone(problem, columns, models, goal, target, limits, clock)
+        start = _on_demand_alone(problem, columns, models, target, limits, clock)
         if start is not None:
-            best = _better(best, start, objective_usd(problem, columns, start))
+            best = best.or_better(start, objective_usd(problem, columns, start))
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
     return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
@@ -150,7 +149,6 @@ def _for_nothing(
     columns: Columns,
     found: Generated,
     best: GoalOutcome,
-    goal: Goal,
     target: Target,
     limits: SolveLimits,
     clock: Clock,
@@ -167,7 +165,7 @@ def _for_nothing(
         problem, price_usd_per_h=np.where(np.isnan(problem.price_usd_per_h), np.nan, part), budget_usd_per_h=None
     )
     rough = replace(limits, gap=1.0)  # any plan will do
-    answer = covers_goal(valued, replace(few, price_usd_per_h=price), goal, target, rough, clock)
+    answer = covers_goal(valued, replace(few, price_usd_per_h=price), Goal.COST, target, rough, clock)
     return None if answer.counts is None else columns.spread(rows, answer.counts)
 
 
@@ -175,7 +173,6 @@ def _on_demand_alone(
     problem: AllocationProblem,
     columns: Columns,
     models: list[ModelBlocks],
-    goal: Goal,
     target: Target,
     limits: SolveLimits,
     clock: Clock,
@@ -187,7 +184,7 @@ def _on_demand_alone(
         return None
     rows = np.flatnonzero(bought)
     rough = replace(limits, gap=max(limits.gap, _ROUGH))  # a start
-    found = covers_goal(problem, columns.select(rows), goal, target, rough, clock)
+    found = covers_goal(problem, columns.select(rows), Goal.COST, target, rough, clock)
     return None if found.counts is None else columns.spread(rows, found.counts)
 
 
@@ -202,7 +199,7 @@ def _by_diving(
 ) -> GoalOutcome:
     """``best``; where that is no plan or far from its bound, or better: the mix rounded, and of the covers that dives add."""
     if best.counts is None and not found.unserved:
-        best = _better(best, *round_mix(problem, columns, models, found, _grid(_DIVING, models), limits.threads))
+        best = best.or_better(*round_mix(problem, columns, models, found, _grid(_DIVING, models), limits.threads))
     first: list[int] = []
     rounds = _DIVE_ROUNDS
     for _ in range(0 if found.unserved or (best.counts is not None and len(models) > _DIVE_MODELS) else _DIVES):
@@ -224,19 +221,12 @@ def _by_diving(
         for m, cover in covers:
             found.master.add(m, cover)
         before = best.objective
-        best = _better(best, *best_of_pool(problem, columns, len(models), found.master, limits, clock))
+        best = best.or_better(*best_of_pool(problem, columns, len(models), found.master, limits, clock))
         if best.objective >= before and not failed:
             break  # it came to the end and found nothing better
         # What it failed on goes first the next time; what it went through well gives way.
         first = [*failed, *(m for m in first if m not in failed)]
     return best
-
-
-def _better(best: GoalOutcome, counts: NDArray[np.int64] | None, value: float) -> GoalOutcome:
-    """``best``, or the plan ``counts`` of objective ``value`` where that is better."""
-    if counts is None or value >= best.objective:
-        return best
-    return replace(best, counts=counts, objective=value, bound=min(best.bound, value))
 
 
 def _most_regions(models: list[ModelBlocks]) -> int:
