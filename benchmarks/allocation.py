@@ -10,6 +10,8 @@ extended  the paper's extended setup in size: six models of two phases, 20 confi
           million columns before the frontier
 fleet     46 models of two phases, 4,000 frontier templates each, 40 configurations, ten regions
           (:mod:`fleet_instances`)
+library-fleet
+          a fleet of the same size of templates that ``coral build`` solves (:mod:`library_fleet`)
 library   the library a lake holds of a scenario, with prices and demands drawn around the scenario's, and supply as
           multiples of what a plan without limits takes
 
@@ -41,6 +43,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # also where PYTHONSAFEPATH leav
 
 from allocation_instances import CORE, EXTENDED, make_instance
 from fleet_instances import Fleet, make_fleet
+from library_fleet import make_library_fleet
 from monolith import Monolith, solve_monolith
 
 from tasks.allocation.checker import check_result
@@ -52,7 +55,7 @@ LEVELS = {"ample": 4.0, "moderate": 2.0, "scarce": 1.25, "very scarce": 1.05}
 FLEET_LEVELS = {"2 x need": 2.0, "1.2 x need": 1.2, "0.8 x need": 0.8}
 LIBRARY_LEVELS = {"ample": 3.0, "moderate": 1.5, "scarce": 0.8, "very scarce": 0.5}
 SHAPES = {"core": CORE, "extended": EXTENDED}
-GAPS = {"core": 5e-4, "extended": 1e-3, "fleet": 1e-2, "library": 1e-3}
+GAPS = {"core": 5e-4, "extended": 1e-3, "fleet": 1e-2, "library-fleet": 1e-2, "library": 1e-3}
 SPREAD = 0.25  # of prices and demands drawn around a scenario's
 
 
@@ -94,8 +97,10 @@ def solve_one(
 
 def instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, AllocationProblem, int]]:
     """The problems of a seed by supply level, and their columns before the frontier."""
-    if options.shape == "fleet":
-        problems = make_fleet(seed, Fleet(), tuple(FLEET_LEVELS.values()))
+    if options.shape in ("fleet", "library-fleet"):
+        supplies = tuple(FLEET_LEVELS.values())
+        is_law = options.shape == "fleet"
+        problems = make_fleet(seed, Fleet(), supplies) if is_law else make_library_fleet(options.lake, seed, supplies)
         for name, problem in zip(FLEET_LEVELS, problems, strict=True):
             yield name, problem, sum(len(c.template_ids) for c in problem.candidates) * len(problem.regions)
     elif options.shape == "library":
@@ -150,7 +155,7 @@ def library_problem(scenario: str, lake: Path) -> AllocationProblem:
 def load_kernels(shape: str, limits: SolveLimits) -> None:
     """Compile or load what a solve of this shape runs, once per installation, outside the times."""
     solve_one(*make_instance(CORE, 0, 4.0), limits)
-    if shape == "fleet":
+    if shape in ("fleet", "library-fleet"):
         for problem in make_fleet(0, Fleet(models=17, templates=40, regions=4), (1.2, 0.8)):
             solve_one(problem, 0, limits)
 

@@ -125,42 +125,52 @@ def sharpen(
     are cheap. Its duals are those at which the models cost most by such covers, less duals x supply; since other columns are
     left out that bounds no plan, and ``bound`` stays that of ``found``. The covers go into the master of ``found``."""
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
-    few = [_narrowed(model, prices) for model in models]
-    value, duals, shares = found.master.solve()
-    best, highest, taken, quiet = found.duals, -np.inf, 0, 0
+    few = [narrowed(model, prices, _LITTLE) for model in models]
+    room = limits.gap * abs(found.value)
+    sharper = refine(problem, columns, few, found.master, found.duals, grid, room, limits, clock)
+    return replace(sharper, bound=found.bound, iterations=found.iterations + sharper.iterations)
+
+
+def refine(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    master: Master,
+    duals: Duals,
+    grid: Grid,
+    room: float,
+    limits: SolveLimits,
+    clock: Clock,
+) -> Generated:
+    """The loop of :func:`generate` from covers and duals at hand on, of columns that are not all: nothing is bounded by it.
+    ``room``: USD/h, of which the LP must come within a part of what its covers can attain. Adds to ``master``."""
+    value, at_master, shares = master.solve()
+    best, highest, taken, quiet = duals, -np.inf, 0, 0
     while taken < _SHARPER and quiet < _QUIET_ROUNDS and not clock.is_past(_UNTIL):
         taken += 1
         before, improved = (value, highest), False
         for weight in (_SMOOTHING, 0.0):
-            at = _mixed(best, duals, weight)
-            improved, least = _add_covers(problem, columns, found.master, few, at, duals, grid, limits.threads)
+            at = _mixed(best, at_master, weight)
+            improved, least = _add_covers(problem, columns, master, models, at, at_master, grid, limits.threads)
             here = least - dual_value(problem, at)
             if np.isfinite(here) and here > highest:
                 highest, best = here, at
             if improved:
                 break
-        value, duals, shares = found.master.solve()
-        room = limits.gap * abs(value)
+        value, at_master, shares = master.solve()
         quiet = quiet + 1 if (before[0] - value) + (highest - before[1]) <= _QUIET * room else 0
         if not improved or value - highest <= _TO_SHARPER * room:
             break
-    return replace(
-        found,
-        duals=best,
-        value=value,
-        shares=shares,
-        unserved=_unserved(found.master, models, shares),
-        iterations=found.iterations + taken,
-    )
+    return Generated(master, best, -np.inf, value, _unserved(master, models, shares), taken, shares)
 
 
-def _narrowed(model: ModelBlocks, prices: NodePrices) -> ModelBlocks:
-    """The model with columns alone that cost little above their share, or run."""
+def narrowed(model: ModelBlocks, prices: NodePrices, little: float) -> ModelBlocks:
+    """The model with columns alone that cost at most ``little`` of their cost above their share, or run."""
     regions = []
     for phases, rows in zip(model.blocks, excess_costs(model, prices), strict=True):
         kept = []
         for block, excess in zip(phases, rows, strict=True):
-            is_cheap = excess <= _LITTLE * item_costs(block, prices.new)
+            is_cheap = excess <= little * item_costs(block, prices.new)
             kept.append(block.select(is_cheap | (block.running > 0)))
         if all(len(block.columns) for block in kept):
             regions.append(tuple(kept))

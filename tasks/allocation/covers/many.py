@@ -17,6 +17,7 @@ from tasks.allocation.covers.packing import lack_weights, packing
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, excess_costs
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
 from tasks.allocation.covers.rounding import is_within, round_mix
+from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import GoalOutcome
@@ -25,7 +26,7 @@ from tasks.allocation.types import AllocationProblem, SolveLimits
 
 _CLOSABLE = 60_000  # columns that a better plan of many models can use: with more neither lists nor ILPs get through
 _PARTS = (0.97, 0.9)  # of the mix, each rounded
-_HALVINGS = 80
+_HALVINGS, _HALVINGS_STAGED = 80, 20  # of the search, and where it goes on from a plan made in stages
 _LACK = 5.0  # times a model's least cost: what serving nothing of it counts
 
 
@@ -49,7 +50,7 @@ def plan_of_many(
         best = best.or_better(*round_mix(problem, columns, models, rough, grid, limits.threads, _PARTS))
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     if can_recreate(models):
-        best = _recreated(problem, columns, models, share, rough, prices, parts, best, limits, clock)
+        best = _recreated(problem, columns, models, share, rough, found, prices, parts, best, grid, limits, clock)
     elif best.counts is not None:
         if_used = bounds_if_used(columns, models, prices, dual_value(problem, found.duals), fixing)
         best = search_neighbourhoods(problem, columns, models, share, prices, parts, if_used, grid, best, limits, clock)
@@ -67,22 +68,30 @@ def _recreated(
     models: list[ModelBlocks],
     share: float,
     rough: Generated,
+    found: Generated,
     prices: NodePrices,
     parts: Sequence[float],
     best: GoalOutcome,
+    grid: Grid,
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome:
-    mix = rough.mix(columns)
-    start = np.floor(mix + 1e-6).astype(np.int64) if best.counts is None else best.counts
     base = np.nan_to_num(problem.price_usd_per_h)
     cost = NodePrices(base * (1 + problem.init_share), base)
-    packed = packing(problem, columns, models, cost, prices, mix + start, lack_weights(parts, _LACK))
+    weights = lack_weights(parts, _LACK)
+    mix, halvings = rough.mix(columns), _HALVINGS
+    starts = [np.floor(mix + 1e-6).astype(np.int64) if best.counts is None else best.counts]
+    is_done = relative_gap(best.objective, best.bound) <= limits.gap
+    if not is_done and is_lumpy(columns, models, found, parts):
+        starts.append(plan_in_stages(problem, columns, models, found, cost, weights, grid, limits, clock))
+        halvings = _HALVINGS_STAGED
+    packed = packing(problem, columns, models, cost, prices, mix + sum(starts), weights)
 
     def is_enough(plan: Found) -> bool:
         return not plan.lacking.any() and relative_gap(plan.value, best.bound) <= limits.gap
 
-    plan, _ = recreate(packed, packed.state(start), _HALVINGS, limits, clock, is_enough)
+    start = min((packed.state(counts) for counts in starts), key=packed.value)
+    plan, _ = recreate(packed, start, halvings, limits, clock, is_enough)
     counts = packed.counts(plan.x, len(columns))
     served = served_shares(problem, columns, counts)
     is_plan = is_within(problem, columns, counts) and min(served.values()) >= share * (1 - 1e-9)

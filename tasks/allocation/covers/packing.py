@@ -62,6 +62,10 @@ class Packing:
         """What it costs that models lack something, as in the search."""
         return float(sum(penalty_of(self.layout, state, m) for m in range(len(self.layout.weight))))
 
+    def value(self, state: State) -> float:
+        """What the state's instances cost, with what its models lack."""
+        return float((state.x * self.items.cost).sum()) + self.penalty(state)
+
     def lacking(self, state: State) -> Floats:
         """Share of each model's demand that nothing serves."""
         lacks = np.array([lack(self.layout, state, m) for m in range(len(self.layout.weight))])
@@ -96,9 +100,6 @@ def packing(
         first.append(len(chosen))
     items, column = _items(chosen, cost, prices, np.array(first))
     items, capacity = _with_limits(problem, columns, items, column)
-    pools = np.array([problem.regions.index(pool.region) for pool in problem.pools])
-    node_region = np.full(len(capacity), -1, dtype=np.int64)
-    node_region[: problem.capacity_nodes.size] = np.repeat(pools, problem.capacity_nodes.shape[1])
     users, user = _users(items, len(capacity))
     start = np.concatenate([[0], np.cumsum([len(rows) for _, rows, _ in chosen])]).astype(np.int64)
     layout = Layout(
@@ -107,7 +108,6 @@ def packing(
         len(models[0].blocks[0]),
         len(problem.regions),
         np.array(region, dtype=np.int64),
-        node_region,
         users,
         user,
         weight,

@@ -28,6 +28,7 @@ _ROUNDS = 44  # per model of a half, between two halvings
 _HALVED = 8  # models: fewer are searched together
 _LEAST_COST = 1e-9  # USD/h
 _HEAT = (0.025, 0.0025)  # of what an instance costs, at the beginning and the end
+_ROOM, _ROOM_OF_FEW = 0.2, 0.3  # of the ruins make room for instances of a model, more where few models share it
 _BIAS, _UNBIASED = 0.8, 0.8  # of what nodes are worth, at the beginning; none is left after so much of the search
 
 
@@ -74,9 +75,33 @@ def recreate(
     return best, halvings
 
 
+def search_together(
+    packed: Packing, state: State, rounds: int, heat: tuple[float, float], bias: tuple[float, float], seed: int
+) -> State:
+    """``state`` after so many rounds per model, all models in one search. ``heat`` (of what an instance costs) and ``bias`` at
+    the beginning and the end, as in :func:`tasks.allocation.covers.recreate_kernels.search`."""
+    mine = np.arange(len(packed.layout.weight))
+    slope = np.array(heat) * _instance_cost(packed, state)
+    best = state.x.copy()
+    search(
+        packed.items,
+        packed.layout,
+        state,
+        mine,
+        best,
+        rounds * len(mine),
+        slope,
+        np.array(bias),
+        _ROOM_OF_FEW,
+        _CELLS,
+        seed,
+    )
+    return state
+
+
 def _judge(packed: Packing, x: Ints, state: State) -> Found:
     lacking = packed.lacking(state)
-    return Found(x.copy(), float((x * packed.items.cost).sum()) + packed.penalty(state), lacking)
+    return Found(x.copy(), packed.value(state), lacking)
 
 
 def _instance_cost(packed: Packing, state: State) -> float:
@@ -116,7 +141,7 @@ def _halves(
         if not len(mine[k]):
             return  # few models are not halved
         rounds = _ROUNDS * len(mine[k])
-        search(packed.items, packed.layout, states[k], mine[k], tops[k], rounds, *schedule, _CELLS, seeds[k])
+        search(packed.items, packed.layout, states[k], mine[k], tops[k], rounds, *schedule, _ROOM, _CELLS, seeds[k])
 
     if limits.threads < 2:
         run(0)

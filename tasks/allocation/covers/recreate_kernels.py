@@ -15,8 +15,7 @@ WHOLE = 1e-12  # a model that lacks less lacks nothing
 _MISSING = 0.02  # of a model's demand, besides what it lacks: what lacking anything counts
 _ATTEMPTS = 8  # at completing a model: what it wants may not be left as often as it wants it
 _REGIONS_TRIED = 0.3  # of the regions, in which a model may be completed besides those it lost instances in
-_BY_REGION, _BY_NODE = 0.85, 0.98  # of the ruins take from a region, the next from a kind of node, the rest from models
-_FROM_NODE = 12  # items that are taken from a kind of node, at most
+_COMPARED = 6  # items, of which one to make room for is chosen
 _NOISE = 0.1
 _MOST_DUAL = 1.2  # of the prices of scarcity, in the prices at which a model is completed
 
@@ -258,47 +257,72 @@ def _ruin_region(items, layout, state, mine, g):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _ruin_node(items, layout, state, mine, node):  # type: ignore[no-untyped-def]
-    """Take instances of the models ``mine`` that use a kind of node."""
-    users = layout.user[layout.users[node] : layout.users[node + 1]]
+def _make_room(items, layout, state, i, is_mine):  # type: ignore[no-untyped-def]
+    """Take instances of the models ``is_mine`` that use the nodes of item ``i`` until it fits; whether it does."""
+    for j in range(items.node.shape[1]):
+        node, need = items.node[i, j], items.need[i, j]
+        if need == 0:
+            continue
+        low, many = layout.users[node], layout.users[node + 1] - layout.users[node]
+        first = np.random.randint(many)
+        for k in range(many):
+            other = layout.user[low + (first + k) % many]
+            while other != i and is_mine[items.model[other]] and state.x[other] > 0 and state.left[node] < need:
+                if not _put_and_log(items, state, other, -1):
+                    return False
+    return _fits(items, state, i)
+
+
+@kernel
+def _suits(items, low, high):  # type: ignore[no-untyped-def]
+    """One of the items low..high-1, more likely one that costs little per share."""
+    best, at = np.inf, low
+    for _ in range(_COMPARED):
+        i = low + np.random.randint(high - low)
+        value = (items.cost[i] + items.worth[i]) / min(items.share[i], 1.0) * (1 + np.random.random())
+        if value < best:
+            best, at = value, i
+    return at
+
+
+@kernel
+def _ruin_for_one(items, layout, state, mine, penalty, allowed):  # type: ignore[no-untyped-def]
+    """Put instances of a model, at times of one that lacks something, in a region in the place of others'."""
+    m = mine[np.random.randint(len(mine))]
+    if np.random.random() < 0.5:
+        first = np.random.randint(len(mine))
+        for k in range(len(mine)):
+            if penalty[m] == 0.0:
+                m = mine[(first + k) % len(mine)]
+    if penalty[m] == 0.0:
+        _take_some(items, state, layout.start[layout.first[m]], layout.start[layout.first[m + 1]], 0.5)
     is_mine = np.zeros(len(layout.first) - 1, dtype=np.bool_)
     is_mine[mine] = True
-    first = np.random.randint(max(len(users), 1))
-    for k in range(len(users)):
-        i = users[(first + k) % len(users)]
-        if state.x[i] > 0 and is_mine[items.model[i]]:
-            _put_and_log(items, state, i, -state.x[i])
-        if state.log[0, 0] >= _FROM_NODE:
+    block = layout.first[m] + layout.phases * np.random.randint(
+        (layout.first[m + 1] - layout.first[m]) // layout.phases
+    )
+    allowed[layout.region[block // layout.phases]] = True
+    only = np.random.randint(2 * layout.phases)  # one phase, as often all of them
+    for phase in range(layout.phases):
+        if phase != only and only < layout.phases:
+            continue
+        i = _suits(items, layout.start[block + phase], layout.start[block + phase + 1])
+        if not _make_room(items, layout, state, i, is_mine) or not _put_and_log(items, state, i, 1):
             return
 
 
 @kernel
-def _ruin_models(items, layout, state, mine):  # type: ignore[no-untyped-def]
-    """Take some or all instances of up to four of the models ``mine``."""
-    part = 1.0 if np.random.random() < 0.3 else 0.1 + 0.6 * np.random.random()
-    for _ in range(1 + np.random.randint(4)):
-        m = mine[np.random.randint(len(mine))]
-        _take_some(items, state, layout.start[layout.first[m]], layout.start[layout.first[m + 1]], part)
-
-
-@kernel
-def _ruin(items, layout, state, mine, allowed):  # type: ignore[no-untyped-def]
-    """Take some instances of the models ``mine`` (indices) out; sets where they may be completed ``allowed``."""
+def _ruin(items, layout, state, mine, penalty, allowed, room):  # type: ignore[no-untyped-def]
+    """Take some instances of the models ``mine`` (indices) out, with chance ``room`` to make room for one; sets where they may be
+    completed ``allowed``."""
     for g in range(layout.regions):
         allowed[g] = np.random.random() < _REGIONS_TRIED
-    kind = np.random.random()
-    if kind < _BY_REGION:
+    if np.random.random() < room:
+        _ruin_for_one(items, layout, state, mine, penalty, allowed)
+    else:
         g = np.random.randint(layout.regions)
         allowed[g] = True
         _ruin_region(items, layout, state, mine, g)
-    elif kind < _BY_NODE:
-        node = np.random.randint(len(layout.node_region))
-        if layout.node_region[node] >= 0:
-            allowed[layout.node_region[node]] = True
-        _ruin_node(items, layout, state, mine, node)
-    else:
-        allowed[:] = True
-        _ruin_models(items, layout, state, mine)
 
 
 @kernel
@@ -335,12 +359,12 @@ def _set_prices(items, layout, price, m, allowed, dual, noise):  # type: ignore[
 
 
 @kernel
-def search(items, layout, state, mine, best_x, rounds, heat, bias, cells, seed):  # type: ignore[no-untyped-def]
+def search(items, layout, state, mine, best_x, rounds, heat, bias, room, cells, seed):  # type: ignore[no-untyped-def]
     """``rounds`` of ruin and recreate of the models ``mine``; ``state`` becomes the last plan kept, ``best_x`` the best one of
     those models.
 
     A plan that costs more is kept with chance exp(-excess / heat); cost counts what models lack and, ``bias`` times, what
-    their nodes are worth to others. ``heat`` and ``bias``: at the beginning and the end.
+    their nodes are worth to others. ``heat`` and ``bias``: at the beginning and the end; ``room``: see :func:`_ruin`.
     """
     np.random.seed(seed)
     price = items.cost.copy()
@@ -353,7 +377,7 @@ def search(items, layout, state, mine, best_x, rounds, heat, bias, cells, seed):
         done = at / rounds
         temperature = heat[0] * (heat[1] / heat[0]) ** done
         state.log[0, 0] = 0
-        _ruin(items, layout, state, mine, allowed)
+        _ruin(items, layout, state, mine, penalty, allowed, room)
         models = _touched(items, state, mine, penalty)
         dual, noise = _MOST_DUAL * np.random.random(), _NOISE * np.random.random()
         lacking = 0.0

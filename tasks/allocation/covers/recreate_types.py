@@ -28,16 +28,14 @@ class Items(NamedTuple):
 
 class Layout(NamedTuple):
     """Where things lie: ``first`` block of each model and one more, first item of each block and one more (``start``), number
-    of ``phases``, the ``region`` of every run of blocks of the phases, ``node_region``, that of each kind of node (-1: a quota
-    or the budget), the items that use a kind of node (``user``, from ``users`` of it on), and what a whole model's lack costs
-    (``weight``)."""
+    of ``phases``, the ``region`` of every run of blocks of the phases, the items that use a kind of node (``user``, from
+    ``users`` of it on), and what a whole model's lack costs (``weight``)."""
 
     first: Ints
     start: Ints
     phases: int
     regions: int
     region: Ints
-    node_region: Ints
     users: Ints
     user: Ints
     weight: Floats

@@ -1,0 +1,150 @@
+"""Plans in stages: what a stage leaves to the next, when stages are worth it, and the plans they end with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from allocation_cases import R1, R2, problem, workload
+
+from catalogs.types import Phase
+from tasks.allocation.clock import Clock
+from tasks.allocation.columns import make_columns
+from tasks.allocation.covers.generation import generate, joint_bound
+from tasks.allocation.covers.packing import lack_weights, packing
+from tasks.allocation.covers.pricing import Grid, model_blocks
+from tasks.allocation.covers.recreate import search_together
+from tasks.allocation.covers.rounding import is_within
+from tasks.allocation.covers.staged import _without, is_lumpy, plan_in_stages
+from tasks.allocation.covers.tables import NodePrices
+from tasks.allocation.ilp import solve_ilp
+from tasks.allocation.outcome import objective_usd, served_shares
+from tasks.allocation.types import AllocationProblem, SharedQuota, SolveLimits
+
+LIMITS = SolveLimits(gap=1e-3, threads=1)
+GRID = Grid(1024, 2)
+
+
+def staged(p: AllocationProblem, limits: SolveLimits = LIMITS) -> np.ndarray:
+    """Instances per column of a plan in stages."""
+    columns = make_columns(p)
+    models = model_blocks(p, columns, 1.0)
+    found = generate(p, columns, models, GRID, limits, Clock(limits))
+    _, parts = joint_bound(p, models, found.duals, GRID)
+    cost = NodePrices(p.price_usd_per_h * (1 + p.init_share), p.price_usd_per_h)
+    return plan_in_stages(p, columns, models, found, cost, lack_weights(parts, 5.0), GRID, limits, Clock(limits))
+
+
+def mixed(seed: int) -> AllocationProblem:
+    """Four models of two or three large instances and six of many small ones, of two phases in two regions; the large nodes
+    suit the small models too."""
+    rng = np.random.default_rng(seed)
+    configs, names = ("L4x1", "A10Gx1", "L40Sx1"), "abcdefghij"
+    candidates = []
+    for number, name in enumerate(names):
+        for phase in (Phase.PREFILL, Phase.DECODE):
+            if number < 4:
+                templates = {"one": ({"L40Sx1": 2}, 5.0), "two": ({"L40Sx1": 1, "A10Gx1": 2}, 4.0)}
+            else:
+                templates = {
+                    f"{i}": ({config: 1}, float(rng.uniform(0.4, 0.6)) * (i + 1)) for i, config in enumerate(configs)
+                }
+            renamed = {f"{name}{phase.value}{key}": entry for key, entry in templates.items()}
+            candidates.append(workload(name, phase, renamed, configs))
+    keys = [(r, c) for r in (R1, R2) for c in configs]
+    return problem(
+        candidates,
+        dict.fromkeys(names, 10.0),
+        {key: {"L4x1": 1.0, "A10Gx1": 1.8, "L40Sx1": 2.6}[key[1]] * float(rng.uniform(0.95, 1.05)) for key in keys},
+        {key: 60 if key[1] == "L4x1" else 24 for key in keys},
+        regions=(R1, R2),
+        configs=configs,
+    )
+
+
+def test_a_plan_in_stages_serves_all_within_supply_and_near_the_optimum() -> None:
+    for seed in range(3):
+        p = mixed(seed)
+        columns = make_columns(p)
+        counts = staged(p)
+        use = np.zeros(p.capacity_nodes.shape, dtype=np.int64)
+        np.add.at(use, columns.pool, columns.counts * counts[:, None])
+        assert (use <= p.capacity_nodes).all(), seed
+        assert min(served_shares(p, columns, counts).values()) >= 1 - 1e-9, seed
+        truth = solve_ilp(p, SolveLimits(gap=5e-3, threads=1, time_s=10))
+        value = objective_usd(p, columns, counts)
+        assert truth.lower_bound_usd - 1e-6 <= value <= 1.02 * truth.objective_usd, seed
+
+
+def test_stages_end_alike_on_any_number_of_threads() -> None:
+    p = mixed(7)
+    assert staged(p).tolist() == staged(p, replace(LIMITS, threads=2)).tolist()
+
+
+def test_quotas_and_the_budget_hold_over_all_stages() -> None:
+    p = mixed(1)
+    columns = make_columns(p)
+    counts = staged(p)
+    rent = float((counts * columns.price_usd_per_h).sum())
+    taken = int((columns.counts * counts[:, None]).sum())
+    quotas = tuple(SharedQuota(region, region, dict.fromkeys(p.node_configs, 1), taken) for region in (R1, R2))
+    limited = replace(p, quotas=quotas, budget_usd_per_h=1.02 * rent)
+    again = staged(limited)
+    assert is_within(limited, columns, again)
+    assert min(served_shares(limited, columns, again).values()) > 0.9
+
+
+def test_what_is_taken_is_left_to_no_other_stage() -> None:
+    # By hand: of 9 nodes at 2 USD/h, quota 40 of 3 units each, budget 50 USD/h, two instances of two nodes take 4, 12 and 8.
+    configs = ("L4x1",)
+    candidates = [
+        workload("m", phase, {phase.value: ({"L4x1": 2}, 5.0)}, configs) for phase in (Phase.PREFILL, Phase.DECODE)
+    ]
+    p = replace(
+        problem(candidates, {"m": 10.0}, {(R1, "L4x1"): 2.0}, {(R1, "L4x1"): 9}, configs=configs),
+        quotas=(SharedQuota("q", R1, {"L4x1": 3}, 40),),
+        budget_usd_per_h=50.0,
+    )
+    left = _without(p, make_columns(p), np.array([1, 1]))
+    assert left.capacity_nodes.tolist() == [[5]]
+    assert left.quotas[0].limit == 28
+    assert left.budget_usd_per_h == pytest.approx(42.0)
+    assert _without(replace(p, budget_usd_per_h=7.0), make_columns(p), np.array([1, 1])).budget_usd_per_h == 0.0
+
+
+def test_a_stage_takes_the_place_of_others_on_the_nodes_it_needs() -> None:
+    """A model that lacks all of its demand gets the only node that serves it, from one that has another choice."""
+    configs = ("L4x1", "L40Sx1")
+    only = {"only": ({"L40Sx1": 1}, 10.0)}
+    either = {"large": ({"L40Sx1": 1}, 10.0), "small": ({"L4x1": 1}, 5.0)}
+    candidates = [workload("a", Phase.AGGREGATED, only, configs), workload("b", Phase.AGGREGATED, either, configs)]
+    price = {(R1, "L4x1"): 3.0, (R1, "L40Sx1"): 2.0}
+    p = problem(candidates, {"a": 10.0, "b": 10.0}, price, {(R1, "L4x1"): 2, (R1, "L40Sx1"): 1}, configs=configs)
+    columns = make_columns(p)
+    prices = NodePrices(p.price_usd_per_h, p.price_usd_per_h)
+    packed = packing(
+        p, columns, model_blocks(p, columns, 1.0), prices, prices, np.ones(len(columns)), np.full(2, 100.0)
+    )
+    taken = (packed.items.model == 1) & (packed.items.share > 0.9)  # b on the large node
+    end = search_together(packed, packed.from_items(taken.astype(np.int64)), 100, (0.1, 0.01), (0.0, 0.0), 0)
+    assert not packed.lacking(end).any()
+    assert packed.value(end) == pytest.approx(2.0 + 2 * 3.0)
+
+
+def test_large_instances_make_a_fleet_lumpy() -> None:
+    # By hand: all models cost alike and have n instances, so the measure is 1 / n: 1/4 is above the threshold, 1/40 below it.
+    configs = ("L4x1",)
+    for rate, expected in ((5.0, True), (0.5, False)):
+        names = "abc"
+        candidates = [
+            workload(name, phase, {f"{name}{phase.value}": ({"L4x1": 1}, rate)}, configs)
+            for name in names
+            for phase in (Phase.PREFILL, Phase.DECODE)
+        ]
+        p = problem(candidates, dict.fromkeys(names, 10.0), {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 500}, configs=configs)
+        columns = make_columns(p)
+        models = model_blocks(p, columns, 1.0)
+        found = generate(p, columns, models, GRID, LIMITS, Clock(LIMITS))
+        _, parts = joint_bound(p, models, found.duals, GRID)
+        assert is_lumpy(columns, models, found, parts) is expected
