@@ -147,4 +147,4 @@ def test_large_instances_make_a_fleet_lumpy() -> None:
         models = model_blocks(p, columns, 1.0)
         found = generate(p, columns, models, GRID, LIMITS, Clock(LIMITS))
         _, parts = joint_bound(p, models, found.duals, GRID)
-        assert is_lumpy(columns, models, found, parts) is expected
+        assert is_lumpy(models, found.mix(columns), parts) is expected

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
+from tasks.allocation.covers.generation import generate, joint_bound
 from tasks.allocation.covers.packing import lack_weights, packing
 from tasks.allocation.covers.pricing import (
     Grid,
@@ -25,6 +26,7 @@ from tasks.allocation.covers.pricing import (
 )
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
 from tasks.allocation.covers.rounding import complete, is_within
+from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
 from tasks.allocation.covers.tables import Block, NodePrices, item_costs
 from tasks.allocation.highs import MipStatus, QuietHighs
 from tasks.allocation.ilp import NO_SHARE, GoalOutcome
@@ -39,7 +41,9 @@ _SHARES = (0.94, 0.91, 0.88, 0.84, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)  # of the rel
 _AGAIN = 2  # tries at a share, the models that found no way first
 _GRID = Grid(2048, 4)
 _LACK = 3.0  # times a model's least cost: what serving nothing of it counts
+_LACK_STAGED = 5.0  # the same, of a plan made in stages
 _HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
+_HALVINGS_STAGED, _ROUNDS_STAGED = 32, 600  # of the search that goes on from stages, in all, and of these
 _FIRST, _LESS = 0.88, 0.96  # of the relaxation's share; of a share that was not reached by far
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
@@ -114,9 +118,13 @@ def _by_recreating(
     """A share is tried until no model lacks anything of it, then a larger one; from one that is
     not reached it goes back, by much to begin with, then to the best so far and on by less."""
     prices = NodePrices(relaxed.nodes, relaxed.nodes)
-    packed = packing(problem, columns, models, prices, prices, relaxed.mix, lack_weights(relaxed.least, _LACK))
+    weights = lack_weights(relaxed.least, _LACK)
     part, more, halvings = _FIRST, _MORE, _HALVINGS
     counts = best = np.floor(part * relaxed.mix + 1e-6).astype(np.int64)
+    if is_lumpy(models, relaxed.mix, relaxed.least):
+        counts = best = _in_stages(problem, columns, part * relaxed.share, limits, clock)
+        halvings = _HALVINGS_STAGED
+    packed = packing(problem, columns, models, prices, prices, relaxed.mix + counts, weights)
     reached = 0.0
     while halvings > 0 and more > _LEAST_MORE and not clock.is_past():
         share = min(part * relaxed.share, 1.0)
@@ -136,6 +144,16 @@ def _by_recreating(
     if reached <= 0:
         return None
     return GoalOutcome(MipStatus.LIMIT, best, -reached, -max(relaxed.bound, reached))
+
+
+def _in_stages(problem: AllocationProblem, columns: Columns, share: float, limits: SolveLimits, clock: Clock) -> Ints:
+    """Instances per column of a plan in stages that is to serve ``share`` of all demands; some models may get less."""
+    models = model_blocks(problem, columns, share)
+    found = generate(problem, columns, models, _GRID, limits, clock)
+    _, parts = joint_bound(problem, models, found.duals, _GRID, limits.threads)
+    cost = NodePrices(*(np.nan_to_num(problem.price_usd_per_h) * k for k in (1 + problem.init_share, 1.0)))
+    weights = lack_weights(parts, _LACK_STAGED)
+    return plan_in_stages(problem, columns, models, found, cost, weights, _GRID, limits, clock, _ROUNDS_STAGED)
 
 
 def _lacks_nothing(plan: Found) -> bool:

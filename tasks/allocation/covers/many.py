@@ -81,8 +81,9 @@ def _recreated(
     weights = lack_weights(parts, _LACK)
     mix, halvings = rough.mix(columns), _HALVINGS
     starts = [np.floor(mix + 1e-6).astype(np.int64) if best.counts is None else best.counts]
-    is_done = relative_gap(best.objective, best.bound) <= limits.gap
-    if not is_done and is_lumpy(columns, models, found, parts):
+    # In shortage the plan to begin with was made in stages, and to serve the most there is next to no choice.
+    is_settled = share < 1 or relative_gap(best.objective, best.bound) <= limits.gap
+    if not is_settled and is_lumpy(models, found.mix(columns), parts):
         starts.append(plan_in_stages(problem, columns, models, found, cost, weights, grid, limits, clock))
         halvings = _HALVINGS_STAGED
     packed = packing(problem, columns, models, cost, prices, mix + sum(starts), weights)

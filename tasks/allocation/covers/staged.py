@@ -29,10 +29,10 @@ from tasks.allocation.types import AllocationProblem, SolveLimits
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-_LUMPY = 0.11
+_LUMPY = 0.125
 _PART, _LAST = 0.2, 6  # of the models left, a stage; so few are the last one
 _TRIES = 2  # searches of a stage, side by side
-_ROUNDS = 1500  # of a search, per model
+ROUNDS = 1500  # of a search, per model
 _HEAT = (0.1, 0.005)  # of what an instance costs, at the beginning and the end
 _WORTH, _NO_WORTH = (1.0, 1.0), (0.8, 0.0)  # of what nodes are worth to others, of whom the last stage has none
 _ROOM = 6.0  # times the gap: the LPs between stages are solved less closely than that of all models
@@ -59,7 +59,8 @@ class Stage:
 @dataclass(frozen=True, slots=True)
 class Staging:
     """What all stages share: the models, and of each only the columns that cost ``little`` above their share (``few``);
-    ``cost`` of nodes; what lacking a model's whole demand costs (``weights``); the LP's ``grid`` and ``room`` (USD/h)."""
+    ``cost`` of nodes; what lacking a model's whole demand costs (``weights``); the LP's ``grid`` and ``room`` (USD/h);
+    ``rounds`` of search per model."""
 
     columns: Columns
     models: Sequence[ModelBlocks]
@@ -68,6 +69,7 @@ class Staging:
     weights: Floats
     grid: Grid
     room: float
+    rounds: int
     limits: SolveLimits
     clock: Clock
 
@@ -79,7 +81,7 @@ class Staging:
         some = [self.models[m] for m in chosen]
         packed = packing(stage.free, self.columns, some, self.cost, prices, mix, self.weights[chosen])
         start = packed.state(np.floor(mix + 1e-6).astype(np.int64))
-        end = search_together(packed, start, _ROUNDS, _HEAT, _WORTH if rest else _NO_WORTH, seed)
+        end = search_together(packed, start, self.rounds, _HEAT, _WORTH if rest else _NO_WORTH, seed)
         taken = packed.counts(end.x, len(self.columns))
         value = stage.value + packed.value(end)
         free, found = _without(stage.free, self.columns, taken), stage.found
@@ -101,11 +103,11 @@ class Staging:
         return master
 
 
-def is_lumpy(columns: Columns, models: Sequence[ModelBlocks], found: Generated, parts: Sequence[float]) -> bool:
+def is_lumpy(models: Sequence[ModelBlocks], mix: Floats, parts: Sequence[float] | Floats) -> bool:
     """Whether single instances weigh so much that stages find better plans than a search over all models: by the mean, over the
-    squares of what models cost at least (``parts``), of one by the number of their instances in the mix."""
+    squares of what models cost at least (``parts``), of one by the number of their instances in the ``mix``."""
     squares = np.square(np.asarray(parts))
-    each = 1 / np.maximum(_instances(models, found.mix(columns)), 1.0)
+    each = 1 / np.maximum(_instances(models, mix), 1.0)
     return bool((squares * each).sum() * len(models) > _LUMPY * np.sum(parts) ** 2)
 
 
@@ -119,6 +121,7 @@ def plan_in_stages(
     grid: Grid,
     limits: SolveLimits,
     clock: Clock,
+    rounds: int = ROUNDS,
 ) -> Ints:
     """Instances per column; where a stage found no way its models lack some of their demand. ``found``: the LP over all models;
     ``cost`` of nodes; ``weights``: what lacking all of a model's demand costs."""
@@ -126,7 +129,7 @@ def plan_in_stages(
     few = [narrowed(model, prices, _LITTLE) for model in models]
     room = _ROOM * limits.gap * abs(found.value)
     # A search and its LP on a thread each: more threads would wait for one another.
-    staging = Staging(columns, models, few, cost, weights, grid, room, replace(limits, threads=1), clock)
+    staging = Staging(columns, models, few, cost, weights, grid, room, rounds, replace(limits, threads=1), clock)
     stage = Stage(np.zeros(len(columns), dtype=np.int64), 0.0, list(range(len(models))), problem, found)
     seed = limits.seed
     while stage.rest and not clock.is_past():
