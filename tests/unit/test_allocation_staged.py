@@ -11,6 +11,7 @@ from allocation_cases import R1, R2, problem, workload
 from catalogs.types import Phase
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import make_columns
+from tasks.allocation.covers import largest_share as largest_share_module
 from tasks.allocation.covers.generation import generate, joint_bound
 from tasks.allocation.covers.packing import lack_weights, packing
 from tasks.allocation.covers.pricing import Grid, model_blocks
@@ -20,7 +21,7 @@ from tasks.allocation.covers.staged import _without, is_lumpy, plan_in_stages
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.ilp import solve_ilp
 from tasks.allocation.outcome import objective_usd, served_shares
-from tasks.allocation.types import AllocationProblem, SharedQuota, SolveLimits
+from tasks.allocation.types import AllocationProblem, SharedQuota, Shortage, SolveLimits
 
 LIMITS = SolveLimits(gap=1e-3, threads=1)
 GRID = Grid(1024, 2)
@@ -148,3 +149,24 @@ def test_large_instances_make_a_fleet_lumpy() -> None:
         found = generate(p, columns, models, GRID, LIMITS, Clock(LIMITS))
         _, parts = joint_bound(p, models, found.duals, GRID)
         assert is_lumpy(models, found.mix(columns), parts) is expected
+
+
+def test_the_largest_share_begins_with_stages_where_instances_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def spy(*arguments: object) -> np.ndarray:
+        asked.append(arguments)
+        return plan_in_stages(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(largest_share_module, "plan_in_stages", spy)
+    for seed in range(2):
+        p = mixed(seed)
+        p = replace(p, capacity_nodes=p.capacity_nodes // 2, shortage=Shortage.UNIFORM)
+        columns = make_columns(p)
+        answer = largest_share_module.largest_share(p, columns, model_blocks(p, columns, 1.0), LIMITS, Clock(LIMITS))
+        assert answer is not None
+        assert len(asked) == seed + 1
+        truth = solve_ilp(p, SolveLimits(gap=1e-2, threads=1, time_s=10))
+        assert 0.9 * truth.theta <= -answer.objective <= -answer.bound + 1e-9
+        assert -answer.bound >= truth.theta - 1e-6
+        assert min(served_shares(p, columns, answer.counts).values()) == pytest.approx(-answer.objective)

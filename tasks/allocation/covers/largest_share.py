@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.generation import generate, joint_bound
-from tasks.allocation.covers.packing import lack_weights, packing
+from tasks.allocation.covers.packing import Packing, lack_weights, packing
 from tasks.allocation.covers.pricing import (
     Grid,
     ModelBlocks,
@@ -43,7 +43,7 @@ _GRID = Grid(2048, 4)
 _LACK = 3.0  # times a model's least cost: what serving nothing of it counts
 _LACK_STAGED = 5.0  # the same, of a plan made in stages
 _HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
-_HALVINGS_STAGED, _ROUNDS_STAGED = 32, 600  # of the search that goes on from stages, in all, and of these
+_HALVINGS_STAGED, _ROUNDS_STAGED = 56, 600  # of the search that goes on from stages, in all, and of these
 _FIRST, _LESS = 0.88, 0.96  # of the relaxation's share; of a share that was not reached by far
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
@@ -120,15 +120,17 @@ def _by_recreating(
     prices = NodePrices(relaxed.nodes, relaxed.nodes)
     weights = lack_weights(relaxed.least, _LACK)
     part, more, halvings = _FIRST, _MORE, _HALVINGS
-    counts = best = np.floor(part * relaxed.mix + 1e-6).astype(np.int64)
+    starts = [np.floor(part * relaxed.mix + 1e-6).astype(np.int64)]
     if is_lumpy(models, relaxed.mix, relaxed.least):
-        counts = best = _in_stages(problem, columns, part * relaxed.share, limits, clock)
+        starts.append(_in_stages(problem, columns, part * relaxed.share, limits, clock))
         halvings = _HALVINGS_STAGED
-    packed = packing(problem, columns, models, prices, prices, relaxed.mix + counts, weights)
+    packed = packing(problem, columns, models, prices, prices, relaxed.mix + sum(starts), weights)
+    at = _of_share(packed, part * relaxed.share)
+    counts = best = min(starts, key=lambda start: at.penalty(at.state(start)))
     reached = 0.0
     while halvings > 0 and more > _LEAST_MORE and not clock.is_past():
         share = min(part * relaxed.share, 1.0)
-        at = replace(packed, items=packed.items._replace(share=packed.items.share / share))
+        at = _of_share(packed, share)
         plan, taken = recreate(at, at.state(counts), min(halvings, _AT_A_SHARE), limits, clock, _lacks_nothing)
         counts, halvings = at.counts(plan.x, len(columns)), halvings - max(taken, 1)
         common = min(served_shares(problem, columns, counts).values())
@@ -144,6 +146,11 @@ def _by_recreating(
     if reached <= 0:
         return None
     return GoalOutcome(MipStatus.LIMIT, best, -reached, -max(relaxed.bound, reached))
+
+
+def _of_share(packed: Packing, share: float) -> Packing:
+    """``packed`` where so much of all demand is to be served."""
+    return replace(packed, items=packed.items._replace(share=packed.items.share / share))
 
 
 def _in_stages(problem: AllocationProblem, columns: Columns, share: float, limits: SolveLimits, clock: Clock) -> Ints:

@@ -81,11 +81,11 @@ def _recreated(
     weights = lack_weights(parts, _LACK)
     mix, halvings = rough.mix(columns), _HALVINGS
     starts = [np.floor(mix + 1e-6).astype(np.int64) if best.counts is None else best.counts]
-    # In shortage the plan to begin with was made in stages, and to serve the most there is next to no choice.
-    is_settled = share < 1 or relative_gap(best.objective, best.bound) <= limits.gap
-    if not is_settled and is_lumpy(models, found.mix(columns), parts):
-        starts.append(plan_in_stages(problem, columns, models, found, cost, weights, grid, limits, clock))
+    if is_lumpy(models, found.mix(columns), parts):
         halvings = _HALVINGS_STAGED
+        # In shortage the plan to begin with was made in stages, and to serve the most there is next to no choice.
+        if share >= 1 and relative_gap(best.objective, best.bound) > limits.gap:
+            starts.append(plan_in_stages(problem, columns, models, found, cost, weights, grid, limits, clock))
     packed = packing(problem, columns, models, cost, prices, mix + sum(starts), weights)
 
     def is_enough(plan: Found) -> bool:
