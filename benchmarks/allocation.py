@@ -28,7 +28,6 @@ bounds on it.
 from __future__ import annotations
 
 import argparse
-import functools
 import resource
 import statistics
 import sys
@@ -43,7 +42,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # also where PYTHONSAFEPATH leav
 
 from allocation_instances import CORE, EXTENDED, make_instance
 from fleet_instances import Fleet, make_fleet
-from library_fleet import make_library_fleet
+from library_fleet import library_problem, make_library_fleet
 from monolith import Monolith, solve_monolith
 
 from tasks.allocation.checker import check_result
@@ -137,21 +136,6 @@ def library_instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[
         yield name, replace(ample, capacity_nodes=np.ceil(mix * supply).astype(np.int64)), columns
 
 
-@functools.cache
-def library_problem(scenario: str, lake: Path) -> AllocationProblem:
-    """The scenario's own online problem over the library in the lake, with nothing running."""
-    from catalogs.scenario import load_scenario
-    from flows.build import registered_library
-    from flows.planning_inputs import planning_inputs
-    from flows.settings import BuildSettings, lake_root_of
-    from warehouse.connect import Lake
-
-    loaded = load_scenario(scenario)
-    settings = BuildSettings(scenario=scenario, lake_root=lake_root_of(lake))
-    with Lake.open(settings.lake_root, read_only=True) as opened:
-        return planning_inputs(loaded, opened, registered_library(settings, loaded)).problem
-
-
 def load_kernels(shape: str, limits: SolveLimits) -> None:
     """Compile or load what a solve of this shape runs, once per installation, outside the times."""
     solve_one(*make_instance(CORE, 0, 4.0), limits)
@@ -181,6 +165,8 @@ def main() -> None:
     parser.add_argument("--lake", type=Path)
     parser.add_argument("--levels", default="", help="only levels with these words, by comma")
     options = parser.parse_args()
+    if options.shape.startswith("library") and options.lake is None:
+        parser.error(f"{options.shape} needs --lake")
     limits = SolveLimits(gap=GAPS[options.shape], time_s=options.time)
     runs: dict[str, list[Run]] = {}
     load_kernels(options.shape, limits)

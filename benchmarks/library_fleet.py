@@ -4,8 +4,9 @@
     python benchmarks/allocation.py library-fleet --lake DIR
 
 46 models of two phases: the catalog's, each with up to three kinds of traffic and SLOs; ten regions of AWS and Google Cloud;
-ten GPUs, up to eight of them a node (A100-40GB also sixteen); list prices of one date; combinations of up to three nodes, of
-which a workload has 30 to 3,200 on its frontier. Prices, demands and supply of an instance are drawn as there.
+ten GPUs in 41 configurations; list prices of one date; combinations of up to three nodes, of which a workload has 16 to 3,142
+on its frontier (728 at the median). Prices, demands and supply of an instance are drawn as there, but a model's demand is the
+least of what its phases draw.
 
 Such a fleet is harder than one made by a law: a few instances of the largest nodes, of which a region has one to five, serve
 the large models.
@@ -110,23 +111,27 @@ def build(folder: Path) -> None:
 
 
 @functools.cache
-def library(folder: Path) -> AllocationProblem:
-    """All models with their templates, prices and regions; supply and demand are the scenarios' own."""
+def library_problem(scenario: str, lake: Path) -> AllocationProblem:
+    """The scenario's own online problem over the library in the lake, with nothing running."""
     from catalogs.scenario import load_scenario
     from flows.build import registered_library
     from flows.planning_inputs import planning_inputs
     from flows.settings import BuildSettings, lake_root_of
     from warehouse.connect import Lake
 
-    root = lake_root_of(folder / "lake")
+    loaded = load_scenario(scenario)
+    settings = BuildSettings(scenario=scenario, lake_root=lake_root_of(lake))
+    with Lake.open(settings.lake_root, read_only=True) as opened:
+        return planning_inputs(loaded, opened, registered_library(settings, loaded)).problem
+
+
+@functools.cache
+def library(folder: Path) -> AllocationProblem:
+    """All models with their templates, prices and regions; supply and demand are the scenarios' own."""
     candidates: list[WorkloadCandidates] = []
     demands: list[ModelDemand] = []
     for kind in range(len(TRAFFIC)):
-        path = str(scenario_file(folder, kind))
-        loaded = load_scenario(path)
-        with Lake.open(root, read_only=True) as lake:
-            settings = BuildSettings(scenario=path, lake_root=root)
-            problem = planning_inputs(loaded, lake, registered_library(settings, loaded)).problem
+        problem = library_problem(str(scenario_file(folder, kind)), folder / "lake")
         candidates += [_named(c, kind) for c in problem.candidates]
         demands += [
             replace(d, model=f"{d.model}~{kind}", workload_ids=tuple(f"{w}~{kind}" for w in d.workload_ids))

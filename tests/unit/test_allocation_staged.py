@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +13,8 @@ from catalogs.types import Phase
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import make_columns
 from tasks.allocation.covers import largest_share as largest_share_module
+from tasks.allocation.covers import many
+from tasks.allocation.covers import staged as staged_module
 from tasks.allocation.covers.generation import generate, joint_bound
 from tasks.allocation.covers.packing import lack_weights, packing
 from tasks.allocation.covers.pricing import Grid, model_blocks
@@ -19,7 +22,8 @@ from tasks.allocation.covers.recreate import search_together
 from tasks.allocation.covers.rounding import is_within
 from tasks.allocation.covers.staged import _without, is_lumpy, plan_in_stages
 from tasks.allocation.covers.tables import NodePrices
-from tasks.allocation.ilp import solve_ilp
+from tasks.allocation.highs import MipStatus
+from tasks.allocation.ilp import GoalOutcome, solve_ilp
 from tasks.allocation.outcome import objective_usd, served_shares
 from tasks.allocation.types import AllocationProblem, SharedQuota, Shortage, SolveLimits
 
@@ -83,17 +87,61 @@ def test_stages_end_alike_on_any_number_of_threads() -> None:
     assert staged(p).tolist() == staged(p, replace(LIMITS, threads=2)).tolist()
 
 
-def test_quotas_and_the_budget_hold_over_all_stages() -> None:
+def test_quotas_hold_over_all_stages() -> None:
+    """A region's quota of nodes a fifth below what the plan without it takes: the stages together keep it, and reach it."""
     p = mixed(1)
     columns = make_columns(p)
-    counts = staged(p)
-    rent = float((counts * columns.price_usd_per_h).sum())
-    taken = int((columns.counts * counts[:, None]).sum())
-    quotas = tuple(SharedQuota(region, region, dict.fromkeys(p.node_configs, 1), taken) for region in (R1, R2))
-    limited = replace(p, quotas=quotas, budget_usd_per_h=1.02 * rent)
+    use = np.zeros(p.capacity_nodes.shape, dtype=np.int64)
+    np.add.at(use, columns.pool, columns.counts * staged(p)[:, None])
+    most = int(0.8 * use[0].sum())
+    limited = replace(p, quotas=(SharedQuota("q", R1, dict.fromkeys(p.node_configs, 1), most),))
     again = staged(limited)
     assert is_within(limited, columns, again)
     assert min(served_shares(limited, columns, again).values()) > 0.9
+    taken = int((columns.counts * again[:, None])[columns.pool == 0].sum())
+    assert most - 4 <= taken <= most
+
+
+def test_the_budget_holds_over_all_stages() -> None:
+    p = mixed(2)
+    columns = make_columns(p)
+    rent = float((staged(p) * columns.price_usd_per_h).sum())
+    limited = replace(p, budget_usd_per_h=0.9 * rent)
+    again = staged(limited)
+    assert is_within(limited, columns, again)
+    assert float((again * columns.price_usd_per_h).sum()) > 0.8 * rent
+
+
+def test_a_stop_ends_a_plan_in_stages_at_once() -> None:
+    p = mixed(3)
+    stopped = replace(LIMITS, time_s=0.0)
+    assert staged(p, stopped).sum() == 0
+
+
+@pytest.mark.parametrize("has_start", [False, True])
+def test_many_models_of_large_instances_are_planned_in_stages(monkeypatch: pytest.MonkeyPatch, has_start: bool) -> None:
+    """Also where no other way found a plan to begin with."""
+    asked = []
+
+    def spy(*arguments: object) -> np.ndarray:
+        asked.append(arguments)
+        return plan_in_stages(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(many, "plan_in_stages", spy)
+    monkeypatch.setattr(staged_module, "_LUMPY", 0.05)
+    if not has_start:
+        monkeypatch.setattr(many, "round_mix", lambda *_: (None, math.inf))
+    p, limits = mixed(4), replace(LIMITS, gap=1e-6)
+    columns = make_columns(p)
+    models = model_blocks(p, columns, 1.0)
+    found = generate(p, columns, models, GRID, limits, Clock(limits))
+    bound, parts = joint_bound(p, models, found.duals, GRID)
+    none = GoalOutcome(MipStatus.LIMIT, None, math.inf, bound)
+    best, _ = many.plan_of_many(p, columns, models, 1.0, found, found, parts, GRID, 1024, none, limits, Clock(limits))
+    assert len(asked) == 1
+    assert best.counts is not None
+    assert bound <= best.objective == pytest.approx(objective_usd(p, columns, best.counts))
+    assert min(served_shares(p, columns, best.counts).values()) >= 1 - 1e-9
 
 
 def test_what_is_taken_is_left_to_no_other_stage() -> None:
@@ -128,7 +176,9 @@ def test_a_stage_takes_the_place_of_others_on_the_nodes_it_needs() -> None:
         p, columns, model_blocks(p, columns, 1.0), prices, prices, np.ones(len(columns)), np.full(2, 100.0)
     )
     taken = (packed.items.model == 1) & (packed.items.share > 0.9)  # b on the large node
-    end = search_together(packed, packed.from_items(taken.astype(np.int64)), 100, (0.1, 0.01), (0.0, 0.0), 0)
+    end = search_together(
+        packed, packed.from_items(taken.astype(np.int64)), 100, (0.1, 0.01), (0.0, 0.0), 0, Clock(LIMITS)
+    )
     assert not packed.lacking(end).any()
     assert packed.value(end) == pytest.approx(2.0 + 2 * 3.0)
 

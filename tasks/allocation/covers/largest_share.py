@@ -1,5 +1,5 @@
 """The largest common share in problems too large for the narrowed ILP: a relaxation gives a certified bound and a mix, the
-mix is rounded to a plan at shares below it."""
+mix, rounded or planned in stages, is searched at shares below it."""
 
 from __future__ import annotations
 
@@ -115,19 +115,19 @@ def _by_recreating(
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome | None:
-    """A share is tried until no model lacks anything of it, then a larger one; from one that is
-    not reached it goes back, by much to begin with, then to the best so far and on by less."""
+    """From the mix rounded down, or a plan in stages, on a share is tried until no model lacks anything of it, then a larger one;
+    from one that is not reached it goes back, by much to begin with, then to the best so far and on by less."""
     prices = NodePrices(relaxed.nodes, relaxed.nodes)
     weights = lack_weights(relaxed.least, _LACK)
     part, more, halvings = _FIRST, _MORE, _HALVINGS
     starts = [np.floor(part * relaxed.mix + 1e-6).astype(np.int64)]
     if is_lumpy(models, relaxed.mix, relaxed.least):
-        starts.append(_in_stages(problem, columns, part * relaxed.share, limits, clock))
-        halvings = _HALVINGS_STAGED
+        starts += _in_stages(problem, columns, part * relaxed.share, limits, clock)
+        halvings = _HALVINGS_STAGED if len(starts) > 1 else _HALVINGS
     packed = packing(problem, columns, models, prices, prices, relaxed.mix + sum(starts), weights)
     at = _of_share(packed, part * relaxed.share)
     counts = best = min(starts, key=lambda start: at.penalty(at.state(start)))
-    reached = 0.0
+    reached = min(served_shares(problem, columns, best).values()) if is_within(problem, columns, best) else 0.0
     while halvings > 0 and more > _LEAST_MORE and not clock.is_past():
         share = min(part * relaxed.share, 1.0)
         at = _of_share(packed, share)
@@ -153,14 +153,19 @@ def _of_share(packed: Packing, share: float) -> Packing:
     return replace(packed, items=packed.items._replace(share=packed.items.share / share))
 
 
-def _in_stages(problem: AllocationProblem, columns: Columns, share: float, limits: SolveLimits, clock: Clock) -> Ints:
-    """Instances per column of a plan in stages that is to serve ``share`` of all demands; some models may get less."""
+def _in_stages(
+    problem: AllocationProblem, columns: Columns, share: float, limits: SolveLimits, clock: Clock
+) -> list[Ints]:
+    """Instances per column of a plan in stages that is to serve ``share`` of all demands, where the LP over covers does not rule
+    that out; some models may get less."""
     models = model_blocks(problem, columns, share)
     found = generate(problem, columns, models, _GRID, limits, clock)
     _, parts = joint_bound(problem, models, found.duals, _GRID, limits.threads)
+    if not np.isfinite(parts).all():
+        return []  # whole instances of a model do not come to that share
     cost = NodePrices(*(np.nan_to_num(problem.price_usd_per_h) * k for k in (1 + problem.init_share, 1.0)))
     weights = lack_weights(parts, _LACK_STAGED)
-    return plan_in_stages(problem, columns, models, found, cost, weights, _GRID, limits, clock, _ROUNDS_STAGED)
+    return [plan_in_stages(problem, columns, models, found, cost, weights, _GRID, limits, clock, _ROUNDS_STAGED)]
 
 
 def _lacks_nothing(plan: Found) -> bool:

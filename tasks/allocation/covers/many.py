@@ -1,5 +1,5 @@
-"""Plans for many models: the LP's mix rounded, then searched by ruin and recreate; under rules that it does not know, a few
-models' covers at a time are sought anew."""
+"""Plans for many models: the LP's mix rounded, or a plan in stages, searched by ruin and recreate; under rules that it does not
+know, a few models' covers at a time are sought anew."""
 
 from __future__ import annotations
 
@@ -81,11 +81,16 @@ def _recreated(
     weights = lack_weights(parts, _LACK)
     mix, halvings = rough.mix(columns), _HALVINGS
     starts = [np.floor(mix + 1e-6).astype(np.int64) if best.counts is None else best.counts]
-    if is_lumpy(models, found.mix(columns), parts):
+    is_staged = is_lumpy(models, found.mix(columns), parts) and (best.counts is not None or share >= 1)
+    if is_staged:
         halvings = _HALVINGS_STAGED
-        # In shortage the plan to begin with was made in stages, and to serve the most there is next to no choice.
-        if share >= 1 and relative_gap(best.objective, best.bound) > limits.gap:
-            starts.append(plan_in_stages(problem, columns, models, found, cost, weights, grid, limits, clock))
+    # In shortage the plan to begin with was made in stages, and to serve the most there is next to no choice.
+    if (
+        is_staged
+        and share >= 1
+        and not (best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap)
+    ):
+        starts.append(plan_in_stages(problem, columns, models, found, cost, weights, grid, limits, clock))
     packed = packing(problem, columns, models, cost, prices, mix + sum(starts), weights)
 
     def is_enough(plan: Found) -> bool:

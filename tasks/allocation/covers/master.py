@@ -34,7 +34,14 @@ class Master:
     sum units_jq x_j <= Q_q.
     """
 
-    def __init__(self, problem: AllocationProblem, columns: Columns, models: int, limits: SolveLimits) -> None:
+    def __init__(
+        self,
+        problem: AllocationProblem,
+        columns: Columns,
+        models: int,
+        limits: SolveLimits,
+        penalty: float | None = None,
+    ) -> None:
         self._problem, self._columns = problem, columns
         self._lp = QuietHighs(limits.threads)
         self._lp.setOptionValue("random_seed", limits.seed)
@@ -44,7 +51,7 @@ class Master:
         self.uses: list[NDArray[np.int64]] = []
         self._seen: set[bytes] = set()
         infinity = highspy.kHighsInf
-        self.penalty = no_plan_costs_more(problem) + 1.0
+        self.penalty = no_plan_costs_more(problem) + 1.0 if penalty is None else penalty
         empty_index, empty_value = np.zeros(0, dtype=np.int32), np.zeros(0)
         for a in problem.capacity_nodes.ravel():
             self._lp.addRow(-infinity, float(a), 0, empty_index, empty_value)

@@ -28,7 +28,8 @@ _ROUNDS = 44  # per model of a half, between two halvings
 _HALVED = 8  # models: fewer are searched together
 _LEAST_COST = 1e-9  # USD/h
 _HEAT = (0.025, 0.0025)  # of what an instance costs, at the beginning and the end
-_ROOM, _ROOM_OF_FEW = 0.2, 0.3  # of the ruins make room for instances of a model, more where few models share it
+_PIECES = 8  # of a search of few models: between them it may be stopped
+_ROOM, _ROOM_OF_FEW = 0.1, 0.3  # of the ruins make room for instances of a model, more where few models share it
 _BIAS, _UNBIASED = 0.8, 0.8  # of what nodes are worth, at the beginning; none is left after so much of the search
 
 
@@ -76,27 +77,31 @@ def recreate(
 
 
 def search_together(
-    packed: Packing, state: State, rounds: int, heat: tuple[float, float], bias: tuple[float, float], seed: int
+    packed: Packing,
+    state: State,
+    rounds: int,
+    heat: tuple[float, float],
+    bias: tuple[float, float],
+    seed: int,
+    clock: Clock,
 ) -> State:
-    """``state`` after so many rounds per model, all models in one search. ``heat`` (of what an instance costs) and ``bias`` at
-    the beginning and the end, as in :func:`tasks.allocation.covers.recreate_kernels.search`."""
+    """Where a search of all models at once from ``state`` on ends, after so many rounds per model or on the clock; of one whose
+    ``bias`` ends at 0 the best plan. ``heat`` (of what an instance costs) and ``bias`` at the beginning and the end, as in
+    :func:`tasks.allocation.covers.recreate_kernels.search`. Changes ``state``."""
     mine = np.arange(len(packed.layout.weight))
-    slope = np.array(heat) * _instance_cost(packed, state)
-    best = state.x.copy()
-    search(
-        packed.items,
-        packed.layout,
-        state,
-        mine,
-        best,
-        rounds * len(mine),
-        slope,
-        np.array(bias),
-        _ROOM_OF_FEW,
-        _CELLS,
-        seed,
-    )
-    return state
+    hot, cold = _instance_cost(packed, state) * np.array(heat)
+    best, seeds = _judge(packed, state.x, state), np.random.default_rng(seed).integers(2**31, size=_PIECES).tolist()
+    each = -(-rounds * len(mine) // _PIECES)
+    for at in range(_PIECES):
+        if clock.is_past():
+            break
+        done = np.array([at, at + 1]) / _PIECES
+        slopes = hot * (cold / hot) ** done, bias[0] + (bias[1] - bias[0]) * done
+        top = state.x.copy()
+        search(packed.items, packed.layout, state, mine, top, each, *slopes, _ROOM_OF_FEW, _CELLS, seeds[at])
+        found = _judge(packed, top, packed.from_items(top))
+        best = found if found.value < best.value else best
+    return packed.from_items(best.x) if bias[1] == 0 else state
 
 
 def _judge(packed: Packing, x: Ints, state: State) -> Found:

@@ -257,8 +257,10 @@ def _ruin_region(items, layout, state, mine, g):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _make_room(items, layout, state, i, is_mine):  # type: ignore[no-untyped-def]
-    """Take instances of the models ``is_mine`` that use the nodes of item ``i`` until it fits; whether it does."""
+def _make_room(items, layout, state, i):  # type: ignore[no-untyped-def]
+    """Take instances that use the nodes of item ``i`` until it fits; whether it does."""
+    if state.x[i] >= items.most[i]:
+        return False
     for j in range(items.node.shape[1]):
         node, need = items.node[i, j], items.need[i, j]
         if need == 0:
@@ -267,7 +269,7 @@ def _make_room(items, layout, state, i, is_mine):  # type: ignore[no-untyped-def
         first = np.random.randint(many)
         for k in range(many):
             other = layout.user[low + (first + k) % many]
-            while other != i and is_mine[items.model[other]] and state.x[other] > 0 and state.left[node] < need:
+            while other != i and state.x[other] > 0 and state.left[node] < need:
                 if not _put_and_log(items, state, other, -1):
                     return False
     return _fits(items, state, i)
@@ -296,8 +298,6 @@ def _ruin_for_one(items, layout, state, mine, penalty, allowed):  # type: ignore
                 m = mine[(first + k) % len(mine)]
     if penalty[m] == 0.0:
         _take_some(items, state, layout.start[layout.first[m]], layout.start[layout.first[m + 1]], 0.5)
-    is_mine = np.zeros(len(layout.first) - 1, dtype=np.bool_)
-    is_mine[mine] = True
     block = layout.first[m] + layout.phases * np.random.randint(
         (layout.first[m + 1] - layout.first[m]) // layout.phases
     )
@@ -307,7 +307,7 @@ def _ruin_for_one(items, layout, state, mine, penalty, allowed):  # type: ignore
         if phase != only and only < layout.phases:
             continue
         i = _suits(items, layout.start[block + phase], layout.start[block + phase + 1])
-        if not _make_room(items, layout, state, i, is_mine) or not _put_and_log(items, state, i, 1):
+        if not _make_room(items, layout, state, i) or not _put_and_log(items, state, i, 1):
             return
 
 
@@ -360,8 +360,8 @@ def _set_prices(items, layout, price, m, allowed, dual, noise):  # type: ignore[
 
 @kernel
 def search(items, layout, state, mine, best_x, rounds, heat, bias, room, cells, seed):  # type: ignore[no-untyped-def]
-    """``rounds`` of ruin and recreate of the models ``mine``; ``state`` becomes the last plan kept, ``best_x`` the best one of
-    those models.
+    """``rounds`` of ruin and recreate of the models ``mine``, the only ones in ``state``, which becomes the last plan kept;
+    ``best_x`` becomes the best one of those models.
 
     A plan that costs more is kept with chance exp(-excess / heat); cost counts what models lack and, ``bias`` times, what
     their nodes are worth to others. ``heat`` and ``bias``: at the beginning and the end; ``room``: see :func:`_ruin`.

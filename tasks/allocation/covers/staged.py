@@ -3,8 +3,8 @@
 The duals of the LP over covers tell what nodes are worth only as long as all models may still mix their covers. Where single
 instances cost much of the whole, a search over all models at once goes wrong early and does not come back. So a few models
 are searched together at these prices, their instances are fixed, and the LP over the covers of the others, on what is left,
-gives the prices of the next stage. It also tells what a stage is worth: of several searches the one stays whose LP costs
-least.
+gives the prices of the next stage. It also tells what a stage is worth: of several searches the one stays that, with this LP,
+costs least.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _LITTLE = 0.2  # of a column's cost above its share, at most: others are left ou
 @dataclass(frozen=True, slots=True)
 class Stage:
     """``counts`` of instances so far and what they cost, with what their models lack (``value``); models (by index) not planned
-    yet, ``rest``; the problem with what is left to them, ``free``, and the LP over them, ``found``."""
+    yet, ``rest``; the problem with what is left to them, ``free``, and the LP over them, ``found`` (the last one where there are
+    none)."""
 
     counts: Ints
     value: float
@@ -81,7 +82,7 @@ class Staging:
         some = [self.models[m] for m in chosen]
         packed = packing(stage.free, self.columns, some, self.cost, prices, mix, self.weights[chosen])
         start = packed.state(np.floor(mix + 1e-6).astype(np.int64))
-        end = search_together(packed, start, self.rounds, _HEAT, _WORTH if rest else _NO_WORTH, seed)
+        end = search_together(packed, start, self.rounds, _HEAT, _WORTH if rest else _NO_WORTH, seed, self.clock)
         taken = packed.counts(end.x, len(self.columns))
         value = stage.value + packed.value(end)
         free, found = _without(stage.free, self.columns, taken), stage.found
@@ -93,7 +94,7 @@ class Staging:
 
     def _fitting(self, free: AllocationProblem, stage: Stage, rest: Sequence[int]) -> Master:
         """A master for the models ``rest`` with those covers of the stage's that fit into what is free."""
-        master = Master(free, self.columns, len(rest), self.limits)
+        master = Master(free, self.columns, len(rest), self.limits, stage.found.master.penalty)
         place = {m: at for at, m in enumerate(rest)}
         old = stage.found.master
         for (at, cover), use in zip(old.covers, old.uses, strict=True):
@@ -104,8 +105,11 @@ class Staging:
 
 
 def is_lumpy(models: Sequence[ModelBlocks], mix: Floats, parts: Sequence[float] | Floats) -> bool:
-    """Whether single instances weigh so much that stages find better plans than a search over all models: by the mean, over the
-    squares of what models cost at least (``parts``), of one by the number of their instances in the ``mix``."""
+    """Whether single instances weigh so much that stages find better plans than a search over all models.
+
+    Measured by sum (p^2 / n) x models / (sum p)^2, of what the models cost at least, p (``parts``), and their instances in the
+    ``mix``, n: 1 / n where all are alike, more where a few models cost most.
+    """
     squares = np.square(np.asarray(parts))
     each = 1 / np.maximum(_instances(models, mix), 1.0)
     return bool((squares * each).sum() * len(models) > _LUMPY * np.sum(parts) ** 2)
