@@ -37,8 +37,7 @@ def staged(p: AllocationProblem, limits: SolveLimits = LIMITS) -> np.ndarray:
     models = model_blocks(p, columns, 1.0)
     found = generate(p, columns, models, GRID, limits, Clock(limits))
     _, parts = joint_bound(p, models, found.duals, GRID)
-    cost = NodePrices(p.price_usd_per_h * (1 + p.init_share), p.price_usd_per_h)
-    return plan_in_stages(p, columns, models, found, cost, lack_weights(parts, 5.0), GRID, limits, Clock(limits))
+    return plan_in_stages(p, columns, models, found, lack_weights(parts, 5.0), GRID, limits, Clock(limits))
 
 
 def mixed(seed: int) -> AllocationProblem:

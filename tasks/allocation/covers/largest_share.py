@@ -25,7 +25,7 @@ from tasks.allocation.covers.pricing import (
     supply_value,
 )
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
-from tasks.allocation.covers.rounding import complete, is_within
+from tasks.allocation.covers.rounding import complete, is_within, whole
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
 from tasks.allocation.covers.tables import Block, NodePrices, item_costs
 from tasks.allocation.highs import MipStatus, QuietHighs
@@ -120,7 +120,7 @@ def _by_recreating(
     prices = NodePrices(relaxed.nodes, relaxed.nodes)
     weights = lack_weights(relaxed.least, _LACK)
     part, more, halvings = _FIRST, _MORE, _HALVINGS
-    starts = [np.floor(part * relaxed.mix + 1e-6).astype(np.int64)]
+    starts = [whole(part * relaxed.mix)]
     if is_lumpy(models, relaxed.mix, relaxed.least):
         starts += _in_stages(problem, columns, part * relaxed.share, limits, clock)
         halvings = _HALVINGS_STAGED if len(starts) > 1 else _HALVINGS
@@ -163,9 +163,8 @@ def _in_stages(
     _, parts = joint_bound(problem, models, found.duals, _GRID, limits.threads)
     if not np.isfinite(parts).all():
         return []  # whole instances of a model do not come to that share
-    cost = NodePrices(*(np.nan_to_num(problem.price_usd_per_h) * k for k in (1 + problem.init_share, 1.0)))
     weights = lack_weights(parts, _LACK_STAGED)
-    return [plan_in_stages(problem, columns, models, found, cost, weights, _GRID, limits, clock, _ROUNDS_STAGED)]
+    return [plan_in_stages(problem, columns, models, found, weights, _GRID, limits, clock, _ROUNDS_STAGED)]
 
 
 def _lacks_nothing(plan: Found) -> bool:
@@ -287,9 +286,8 @@ class _ShareMaster:
     def solve(self) -> tuple[float, Floats, float, Floats, Floats]:
         """The common share, and the duals: of nodes, budget, quotas and of every block's share."""
         self._lp.run()
-        if (
-            self._lp.getModelStatus() != highspy.HighsModelStatus.kOptimal
-        ):  # the interior point may give up, the simplex not
+        # The interior point may give up, the simplex does not.
+        if self._lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
             self._lp.setOptionValue("solver", "simplex")
             self._lp.run()
         if self._lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:

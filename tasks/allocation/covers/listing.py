@@ -22,7 +22,7 @@ from tasks.allocation.covers.fixing import bounds_if_used
 from tasks.allocation.covers.generation import dual_value
 from tasks.allocation.covers.master import Duals
 from tasks.allocation.covers.pool import Offers
-from tasks.allocation.covers.pricing import ModelBlocks, counts_of, dual_prices
+from tasks.allocation.covers.pricing import ModelBlocks, counts_of, dual_prices, own_prices
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import GoalOutcome
@@ -83,14 +83,13 @@ def choose_listed(
     if not all(can_list(model) for model in models):
         return best
     prices = dual_prices(problem, duals.supply, duals.budget, duals.quota)
-    nothing = np.zeros_like(duals.supply)
     lister = Lister(
         problem,
         models,
         [model_tables(model, prices, _SIZE) for model in models],
         parts,
         prices,
-        dual_prices(problem, nothing, 0.0, np.zeros_like(duals.quota)),
+        own_prices(problem),
         bounds_if_used(columns, models, prices, dual_value(problem, duals), _SIZE),
         bound,
     )

@@ -6,17 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
-
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.fixing import bounds_if_used
 from tasks.allocation.covers.generation import Generated, dual_value
 from tasks.allocation.covers.neighbourhoods import search_neighbourhoods
 from tasks.allocation.covers.packing import lack_weights, packing
-from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, excess_costs
+from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, excess_costs, own_prices
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
-from tasks.allocation.covers.rounding import is_within, round_mix
+from tasks.allocation.covers.rounding import is_within, round_mix, whole
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.highs import MipStatus
@@ -76,22 +74,17 @@ def _recreated(
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome:
-    base = np.nan_to_num(problem.price_usd_per_h)
-    cost = NodePrices(base * (1 + problem.init_share), base)
     weights = lack_weights(parts, _LACK)
     mix, halvings = rough.mix(columns), _HALVINGS
-    starts = [np.floor(mix + 1e-6).astype(np.int64) if best.counts is None else best.counts]
-    is_staged = is_lumpy(models, found.mix(columns), parts) and (best.counts is not None or share >= 1)
-    if is_staged:
-        halvings = _HALVINGS_STAGED
+    starts = [whole(mix) if best.counts is None else best.counts]
+    is_enough_yet = best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap
     # In shortage the plan to begin with was made in stages, and to serve the most there is next to no choice.
-    if (
-        is_staged
-        and share >= 1
-        and not (best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap)
-    ):
-        starts.append(plan_in_stages(problem, columns, models, found, cost, weights, grid, limits, clock))
-    packed = packing(problem, columns, models, cost, prices, mix + sum(starts), weights)
+    is_short = share < 1
+    if is_lumpy(models, found.mix(columns), parts) and not (is_short and best.counts is None):
+        halvings = _HALVINGS_STAGED
+        if not is_short and not is_enough_yet:
+            starts.append(plan_in_stages(problem, columns, models, found, weights, grid, limits, clock))
+    packed = packing(problem, columns, models, own_prices(problem), prices, mix + sum(starts), weights)
 
     def is_enough(plan: Found) -> bool:
         return not plan.lacking.any() and relative_gap(plan.value, best.bound) <= limits.gap

@@ -322,6 +322,11 @@ def dual_prices(problem: AllocationProblem, supply: Floats, budget: float, quota
     return NodePrices(base * (1 + problem.init_share + budget) + supply, base * (1 + budget) + supply)
 
 
+def own_prices(problem: AllocationProblem) -> NodePrices:
+    """Node prices without duals: what nodes cost."""
+    return dual_prices(problem, np.zeros(problem.price_usd_per_h.shape), 0.0, np.zeros(len(problem.quotas)))
+
+
 def supply_value(problem: AllocationProblem, supply: Floats, budget: float, quota: Floats) -> float:
     """What all supply, budget and quotas come to at their duals."""
     nodes = float((supply * problem.capacity_nodes).sum()) + float(quota @ quota_limits(problem))

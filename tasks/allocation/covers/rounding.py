@@ -74,12 +74,17 @@ def complete(
 ) -> tuple[Ints | None, int]:
     """``mix`` rounded down, then each model in ``order`` completed from the supply left; or None, and the model that found no
     way (the first where it is budget or quotas that do not hold)."""
-    counts = np.floor(mix + _WHOLE).astype(np.int64)
+    counts = whole(mix)
     left = problem.capacity_nodes - nodes_of(columns, counts, np.flatnonzero(counts), problem.capacity_nodes.shape)
     for m in order:
         if not give(columns, models[m], counts, left, prices, grid):
             return None, m
     return (counts, -1) if is_within(problem, columns, counts) else (None, order[0])
+
+
+def whole(mix: NDArray[np.float64]) -> Ints:
+    """``mix`` rounded down."""
+    return np.floor(mix + _WHOLE).astype(np.int64)
 
 
 def is_within(problem: AllocationProblem, columns: Columns, counts: Ints) -> bool:

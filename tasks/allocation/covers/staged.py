@@ -20,10 +20,18 @@ from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.generation import Generated, narrowed, refine
 from tasks.allocation.covers.master import Master
-from tasks.allocation.covers.packing import packing
-from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, quota_limits, quota_use, side_by_side
+from tasks.allocation.covers.packing import Packing, packing
+from tasks.allocation.covers.pricing import (
+    Grid,
+    ModelBlocks,
+    dual_prices,
+    own_prices,
+    quota_limits,
+    quota_use,
+    side_by_side,
+)
 from tasks.allocation.covers.recreate import search_together
-from tasks.allocation.covers.rounding import nodes_of
+from tasks.allocation.covers.rounding import nodes_of, whole
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
@@ -74,21 +82,38 @@ class Staging:
     limits: SolveLimits
     clock: Clock
 
-    def after(self, stage: Stage, chosen: list[int], seed: int) -> Stage:
-        """``stage`` with the models ``chosen`` planned as a search with ``seed`` does it."""
-        rest = [m for m in stage.rest if m not in set(chosen)]
+    def best_after(self, stage: Stage, seeds: Sequence[int], threads: int) -> Stage:
+        """The most promising of the next stages that searches with ``seeds`` end at."""
         mix, duals = stage.found.mix(self.columns), stage.found.duals
+        chosen = self._largest(stage.rest, mix)
         prices = dual_prices(stage.free, duals.supply, duals.budget, duals.quota)
         some = [self.models[m] for m in chosen]
         packed = packing(stage.free, self.columns, some, self.cost, prices, mix, self.weights[chosen])
-        start = packed.state(np.floor(mix + 1e-6).astype(np.int64))
-        end = search_together(packed, start, self.rounds, _HEAT, _WORTH if rest else _NO_WORTH, seed, self.clock)
+        rest = sorted(set(stage.rest) - set(chosen))
+        stages = side_by_side(
+            lambda seed: self._after(stage, packed, whole(mix), rest, seed), seeds, threads, at_least=2
+        )
+        return min(stages, key=lambda found: found.promise)
+
+    def _largest(self, rest: list[int], mix: Floats) -> list[int]:
+        """The models of the next stage: those of fewest instances in the mix."""
+        if len(rest) <= _LAST:
+            return rest
+        few = np.argsort(_instances([self.models[m] for m in rest], mix), kind="stable")
+        return sorted(rest[at] for at in few[: math.ceil(_PART * len(rest))].tolist())
+
+    def _after(self, stage: Stage, packed: Packing, start: Ints, rest: list[int], seed: int) -> Stage:
+        """``stage`` with the models of ``packed`` planned as a search with ``seed`` from ``start`` on does it; ``rest``: the
+        others."""
+        bias = _WORTH if rest else _NO_WORTH
+        end = search_together(packed, packed.state(start), self.rounds, _HEAT, bias, seed, self.clock)
         taken = packed.counts(end.x, len(self.columns))
         value = stage.value + packed.value(end)
         free, found = _without(stage.free, self.columns, taken), stage.found
         if rest:
             master = self._fitting(free, stage, rest)
             few = [self.few[m] for m in rest]
+            duals = stage.found.duals
             found = refine(free, self.columns, few, master, duals, self.grid, self.room, self.limits, self.clock)
         return Stage(stage.counts + taken, value, rest, free, found)
 
@@ -120,7 +145,6 @@ def plan_in_stages(
     columns: Columns,
     models: Sequence[ModelBlocks],
     found: Generated,
-    cost: NodePrices,
     weights: Floats,
     grid: Grid,
     limits: SolveLimits,
@@ -128,33 +152,19 @@ def plan_in_stages(
     rounds: int = ROUNDS,
 ) -> Ints:
     """Instances per column; where a stage found no way its models lack some of their demand. ``found``: the LP over all models;
-    ``cost`` of nodes; ``weights``: what lacking all of a model's demand costs."""
+    ``weights``: what lacking all of a model's demand costs."""
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     few = [narrowed(model, prices, _LITTLE) for model in models]
     room = _ROOM * limits.gap * abs(found.value)
     # A search and its LP on a thread each: more threads would wait for one another.
-    staging = Staging(columns, models, few, cost, weights, grid, room, rounds, replace(limits, threads=1), clock)
+    alone, cost = replace(limits, threads=1), own_prices(problem)
+    staging = Staging(columns, models, few, cost, weights, grid, room, rounds, alone, clock)
     stage = Stage(np.zeros(len(columns), dtype=np.int64), 0.0, list(range(len(models))), problem, found)
     seed = limits.seed
     while stage.rest and not clock.is_past():
-        stage = _best_after(staging, stage, range(seed, seed + _TRIES), limits.threads)
+        stage = staging.best_after(stage, range(seed, seed + _TRIES), limits.threads)
         seed += _TRIES
     return stage.counts
-
-
-def _best_after(staging: Staging, stage: Stage, seeds: Sequence[int], threads: int) -> Stage:
-    """The most promising of the next stages that searches with ``seeds`` end at."""
-    chosen = _largest(staging.models, stage, staging.columns)
-    stages = side_by_side(lambda seed: staging.after(stage, chosen, seed), seeds, threads, at_least=2)
-    return min(stages, key=lambda found: found.promise)
-
-
-def _largest(models: Sequence[ModelBlocks], stage: Stage, columns: Columns) -> list[int]:
-    """The models of the next stage: those of fewest instances in the mix."""
-    if len(stage.rest) <= _LAST:
-        return stage.rest
-    few = np.argsort(_instances([models[m] for m in stage.rest], stage.found.mix(columns)), kind="stable")
-    return sorted(stage.rest[at] for at in few[: math.ceil(_PART * len(stage.rest))].tolist())
 
 
 def _instances(models: Sequence[ModelBlocks], mix: Floats) -> Floats:
