@@ -32,8 +32,9 @@ _TO_BOUND, _TO_COVERS = 0.25, 0.15
 _QUIET, _QUIET_ROUNDS = 0.01, 4
 _UNTIL = 0.7  # of the time limit
 # Sharpening: rounds at most; how near, in parts of the gap, the LP must come to its covers; of a column's cost, how much of it
-# may be above its share.
+# may be above its share; rounds over all columns, and what one must gain, in parts of the gap, for another.
 _SHARPER, _TO_SHARPER, _LITTLE = 30, 0.02, 0.08
+_PASSES, _GAINS = 6, 0.005
 
 
 @dataclass(slots=True)
@@ -121,14 +122,27 @@ def sharpen(
     limits: SolveLimits,
     clock: Clock,
 ) -> Generated:
-    """``found`` with covers of a finer grid, of only those columns that cost little above their share at its duals: then tables
-    are cheap. Its duals are those at which the models cost most by such covers, less duals x supply; since other columns are
-    left out that bounds no plan, and ``bound`` stays that of ``found``. The covers go into the master of ``found``."""
-    prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
-    few = [narrowed(model, prices, _LITTLE) for model in models]
+    """``found`` with covers of a finer grid, added to its master. Its duals are those at which the models cost most by such
+    covers, less duals x supply; they need not be those of the highest bound, and ``bound`` stays that of ``found``.
+
+    Rounds over all columns take turns with many over those that cost little above their share at the duals so far, whose
+    tables are cheap.
+    """
     room = limits.gap * abs(found.value)
-    sharper = refine(problem, columns, few, found.master, found.duals, grid, room, limits, clock)
-    return replace(sharper, bound=found.bound, iterations=found.iterations + sharper.iterations)
+    now, best, highest, taken = found, found.duals, -np.inf, found.iterations
+    for _ in range(_PASSES):
+        prices = dual_prices(problem, now.duals.supply, now.duals.budget, now.duals.quota)
+        few = [narrowed(model, prices, _LITTLE) for model in models]
+        now = refine(problem, columns, few, found.master, now.duals, grid, room, limits, clock)
+        taken += now.iterations
+        _, least = _add_covers(problem, columns, found.master, models, now.duals, now.duals, grid, limits.threads)
+        here, before = least - dual_value(problem, now.duals), highest
+        if here > highest:
+            highest, best = here, now.duals
+        if not here - before > _GAINS * room or clock.is_past(_UNTIL):
+            break
+    value, _, shares = found.master.solve()
+    return Generated(found.master, best, found.bound, value, _unserved(found.master, models, shares), taken, shares)
 
 
 def refine(

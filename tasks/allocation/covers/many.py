@@ -24,7 +24,7 @@ from tasks.allocation.types import AllocationProblem, SolveLimits
 
 _CLOSABLE = 60_000  # columns that a better plan of many models can use: with more neither lists nor ILPs get through
 _PARTS = (0.97, 0.9)  # of the mix, each rounded
-_HALVINGS, _HALVINGS_STAGED = 80, 20  # of the search, and where it goes on from a plan made in stages
+_HALVINGS = 80  # of the search
 _LACK = 5.0  # times a model's least cost: what serving nothing of it counts
 
 
@@ -75,22 +75,19 @@ def _recreated(
     clock: Clock,
 ) -> GoalOutcome:
     weights = lack_weights(parts, _LACK)
-    mix, halvings = rough.mix(columns), _HALVINGS
+    mix = rough.mix(columns)
     starts = [whole(mix) if best.counts is None else best.counts]
     is_enough_yet = best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap
-    # In shortage the plan to begin with was made in stages, and to serve the most there is next to no choice.
-    is_short = share < 1
-    if is_lumpy(models, found.mix(columns), parts) and not (is_short and best.counts is None):
-        halvings = _HALVINGS_STAGED
-        if not is_short and not is_enough_yet:
-            starts.append(plan_in_stages(problem, columns, models, found, weights, grid, limits, clock))
+    is_short = share < 1  # then the plan to begin with was made in stages
+    if not is_short and not is_enough_yet and is_lumpy(models, found.mix(columns), parts):
+        starts.append(plan_in_stages(problem, columns, models, found, weights, grid, limits, clock))
     packed = packing(problem, columns, models, own_prices(problem), prices, mix + sum(starts), weights)
 
     def is_enough(plan: Found) -> bool:
         return not plan.lacking.any() and relative_gap(plan.value, best.bound) <= limits.gap
 
     start = min((packed.state(counts) for counts in starts), key=packed.value)
-    plan, _ = recreate(packed, start, halvings, limits, clock, is_enough)
+    plan, _ = recreate(packed, start, _HALVINGS, limits, clock, is_enough)
     counts = packed.counts(plan.x, len(columns))
     served = served_shares(problem, columns, counts)
     is_plan = is_within(problem, columns, counts) and min(served.values()) >= share * (1 - 1e-9)

@@ -51,10 +51,10 @@ def _undo(items, state):  # type: ignore[no-untyped-def]
 def _fits(items, state, i):  # type: ignore[no-untyped-def]
     if state.x[i] >= items.most[i]:
         return False
-    fits = True
     for j in range(items.node.shape[1]):
-        fits &= items.need[i, j] == 0 or state.left[items.node[i, j]] >= items.need[i, j]
-    return fits
+        if items.need[i, j] > 0 and state.left[items.node[i, j]] < items.need[i, j]:
+            return False
+    return True
 
 
 @kernel
@@ -90,7 +90,7 @@ def _copies(share, width):  # type: ignore[no-untyped-def]
 
 @kernel
 def _fill(items, layout, state, price, block, width, cost, share, source, taken):  # type: ignore[no-untyped-def]
-    """cost[k] = cost found of k * ``width`` of share from items that fit, k = 0..cells; ``share``: how much it is exactly,
+    """cost[k] = cost found of k * ``width`` of share from items that fit, k = 0..cells; ``share``: how many of them it is exactly,
     ``source`` and ``taken``: the state it came from and by what item. A cell keeps its cheapest, so that sums are not
     rounded at every item; supply only counts for one instance of each."""
     cells = len(cost) - 1
@@ -103,19 +103,24 @@ def _fill(items, layout, state, price, block, width, cost, share, source, taken)
                 many = 0  # this one does alone, for less
             useful[many] = i
             many += 1
+    costs, shares, single = np.empty(many), np.empty(many), 0
+    for u in range(many):
+        copies = _copies(items.share[useful[u]], width)
+        costs[u], shares[u] = copies * price[useful[u]], copies * items.share[useful[u]] / width
+        single += copies == 1
     cost[:] = np.inf
     cost[0] = 0.0
     share[0] = 0.0
     for k in range(cells):
-        if cost[k] == np.inf:
+        if cost[k] >= cost[cells]:
             continue
-        for u in range(many):
-            i = useful[u]
-            copies = _copies(items.share[i], width)
-            value, reached = cost[k] + copies * price[i], share[k] + copies * items.share[i]
-            to = int(min(reached / width + 1e-9, float(cells)))  # what serves far more than all is beyond any int
+        for u in range(many - 1, -1, -1):
+            value, reached = cost[k] + costs[u], share[k] + shares[u]
+            to = int(min(reached + 1e-9, float(cells)))  # what serves far more than all is beyond any int
             if to > k and (value < cost[to] or (value == cost[to] and reached > share[to])):
-                cost[to], share[to], source[to], taken[to] = value, reached, k, i
+                cost[to], share[to], source[to], taken[to] = value, reached, k, useful[u]
+            if to == cells and u < single:
+                break  # the larger ones cost more
 
 
 @kernel
@@ -176,14 +181,19 @@ def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no
 def _join(joined, region, split):  # type: ignore[no-untyped-def]
     """``joined`` with one more region; ``split``: its cells x (cells + 1) + those of the others, 0 where it has none."""
     cells = len(joined) - 1
-    before = joined.copy()
+    before, at, many, least = joined.copy(), np.empty(cells, dtype=np.int64), 0, np.inf
+    for a in range(cells - 1, -1, -1):
+        if before[a] < least:  # else more costs no more
+            least, at[many] = before[a], a
+            many += 1
     for k in range(1, cells + 1):
         value = region[k]
-        if value == np.inf:
+        if value >= joined[cells]:
             return
         if k < cells and region[k + 1] == value:
             continue  # the next one gives more for the same
-        for a in range(cells):
+        for j in range(many):
+            a = at[j]
             to = min(a + k, cells)
             if before[a] + value < joined[to]:
                 joined[to], split[to] = before[a] + value, k * (cells + 1) + a
