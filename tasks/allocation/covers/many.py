@@ -1,5 +1,5 @@
-"""Plans for many models: the LP's mix rounded, or a plan in stages, searched by ruin and recreate; under rules that it does not
-know, a few models' covers at a time are sought anew."""
+"""Plans for models too many to list their covers: the LP's mix rounded, or a plan in stages, searched by ruin and recreate; under
+rules that it does not know, a few models' covers at a time are sought anew."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def plan_of_many(
 ) -> tuple[GoalOutcome, bool]:
     """``best``, or better, and whether to leave it at that. ``rough``: covers of a coarse grid, fewer and more often whole;
     ``found``: of the fine one, with the duals at which the models cost ``parts`` at least."""
-    if best.counts is None and not rough.unserved:
-        best = best.or_better(*round_mix(problem, columns, models, rough, grid, limits.threads, _PARTS))
     prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     if can_recreate(models):
-        best = _recreated(problem, columns, models, share, rough, found, prices, parts, best, grid, limits, clock)
-    elif best.counts is not None:
+        best = searched(problem, columns, models, share, rough, found, parts, grid, best, limits, clock)
+    else:
+        best = _rounded(problem, columns, models, rough, grid, best, limits)
+    if best.counts is not None and not can_recreate(models):
         if_used = bounds_if_used(columns, models, prices, dual_value(problem, found.duals), fixing)
         best = search_neighbourhoods(problem, columns, models, share, prices, parts, if_used, grid, best, limits, clock)
     if best.counts is None:
@@ -60,20 +60,38 @@ def plan_of_many(
     return best, _worth_a_look(models, prices, best.objective - best.bound) > _CLOSABLE
 
 
-def _recreated(
+def _rounded(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    rough: Generated,
+    grid: Grid,
+    best: GoalOutcome,
+    limits: SolveLimits,
+) -> GoalOutcome:
+    """``best``; where that is no plan, the mix rounded."""
+    if best.counts is not None or rough.unserved:
+        return best
+    return best.or_better(*round_mix(problem, columns, models, rough, grid, limits.threads, _PARTS))
+
+
+def searched(
     problem: AllocationProblem,
     columns: Columns,
     models: list[ModelBlocks],
     share: float,
     rough: Generated,
     found: Generated,
-    prices: NodePrices,
     parts: Sequence[float],
-    best: GoalOutcome,
     grid: Grid,
+    best: GoalOutcome,
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome:
+    """``best`` or what a search finds from it, or from the mix rounded, on; ``rough``, ``found`` and ``parts`` as in
+    :func:`plan_of_many`."""
+    best = _rounded(problem, columns, models, rough, grid, best, limits)
+    prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     weights = lack_weights(parts, _LACK)
     mix = rough.mix(columns)
     starts = [whole(mix) if best.counts is None else best.counts]

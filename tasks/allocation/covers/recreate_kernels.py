@@ -49,12 +49,11 @@ def _undo(items, state):  # type: ignore[no-untyped-def]
 
 @kernel
 def _fits(items, state, i):  # type: ignore[no-untyped-def]
-    if state.x[i] >= items.most[i]:
-        return False
-    for j in range(items.node.shape[1]):
-        if items.need[i, j] > 0 and state.left[items.node[i, j]] < items.need[i, j]:
-            return False
-    return True
+    fits, j = state.x[i] < items.most[i], 0
+    while fits and j < items.node.shape[1]:
+        fits = items.need[i, j] == 0 or state.left[items.node[i, j]] >= items.need[i, j]
+        j += 1
+    return fits
 
 
 @kernel
@@ -90,8 +89,8 @@ def _copies(share, width):  # type: ignore[no-untyped-def]
 
 @kernel
 def _fill(items, layout, state, price, block, width, cost, share, source, taken):  # type: ignore[no-untyped-def]
-    """cost[k] = cost found of k * ``width`` of share from items that fit, k = 0..cells; ``share``: how many of them it is exactly,
-    ``source`` and ``taken``: the state it came from and by what item. A cell keeps its cheapest, so that sums are not
+    """cost[k] = cost found of k * ``width`` of share from items that fit, k = 0..cells; ``share``: how many exactly, ``source``
+    and ``taken``: the state it came from and by what item. A cell keeps its cheapest, so that sums are not
     rounded at every item; supply only counts for one instance of each."""
     cells = len(cost) - 1
     useful = np.empty(layout.start[block + 1] - layout.start[block], dtype=np.int64)
@@ -109,8 +108,7 @@ def _fill(items, layout, state, price, block, width, cost, share, source, taken)
         costs[u], shares[u] = copies * price[useful[u]], copies * items.share[useful[u]] / width
         single += copies == 1
     cost[:] = np.inf
-    cost[0] = 0.0
-    share[0] = 0.0
+    cost[0], share[0] = 0.0, 0.0
     for k in range(cells):
         if cost[k] >= cost[cells]:
             continue
@@ -126,12 +124,9 @@ def _fill(items, layout, state, price, block, width, cost, share, source, taken)
 @kernel
 def _at_least(cost, least, at):  # type: ignore[no-untyped-def]
     """least[k] = min of cost[k] and of what gives more, at[k]: where."""
-    cells = len(cost) - 1
-    least[cells], at[cells] = cost[cells], cells
-    for k in range(cells - 1, -1, -1):
-        least[k], at[k] = least[k + 1], at[k + 1]
-        if cost[k] <= least[k]:
-            least[k], at[k] = cost[k], k
+    for k in range(len(cost) - 1, -1, -1):
+        is_least = k == len(cost) - 1 or cost[k] <= least[k + 1]
+        least[k], at[k] = (cost[k], k) if is_least else (least[k + 1], at[k + 1])
 
 
 @kernel
@@ -170,9 +165,7 @@ def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no
                     if k - spare > 1e-9:
                         region[k] += least[int(np.ceil(k - spare - 1e-9))]
             _join(joined, region, split[g])
-        if not np.isfinite(joined[cells]):
-            return False
-        if _put_split(items, layout, state, first, split, width, at, source, taken) == 0:
+        if joined[cells] == np.inf or not _put_split(items, layout, state, first, split, width, at, source, taken):
             return False
     return lack(layout, state, m) <= WHOLE
 
@@ -210,12 +203,9 @@ def _put_split(items, layout, state, first, split, width, at, source, taken):  #
         k, to = split[g, to] // (cells + 1), split[g, to] % (cells + 1)
         block = first + g * phases
         serves = _least_served(layout, state, block)
-        spare = np.empty(phases)
-        for phase in range(phases):
-            spare[phase] = (state.served[block + phase] - serves) / width
-        for phase in range(phases):
-            own = block + phase - first
-            cell = at[own, int(np.ceil(k - spare[phase] - 1e-9))] if k - spare[phase] > 1e-9 else 0
+        for own in range(block - first, block - first + phases):
+            spare = (state.served[first + own] - serves) / width
+            cell = at[own, int(np.ceil(k - spare - 1e-9))] if k - spare > 1e-9 else 0
             while cell > 0:
                 i, cell = taken[own, cell], source[own, cell]
                 for _ in range(_copies(items.share[i], width)):
@@ -308,9 +298,8 @@ def _ruin_for_one(items, layout, state, mine, penalty, allowed):  # type: ignore
                 m = mine[(first + k) % len(mine)]
     if penalty[m] == 0.0:
         _take_some(items, state, layout.start[layout.first[m]], layout.start[layout.first[m + 1]], 0.5)
-    block = layout.first[m] + layout.phases * np.random.randint(
-        (layout.first[m + 1] - layout.first[m]) // layout.phases
-    )
+    regions = (layout.first[m + 1] - layout.first[m]) // layout.phases
+    block = layout.first[m] + layout.phases * np.random.randint(regions)
     allowed[layout.region[block // layout.phases]] = True
     only = np.random.randint(2 * layout.phases)  # one phase, as often all of them
     for phase in range(layout.phases):
@@ -377,9 +366,8 @@ def search(items, layout, state, mine, best_x, rounds, heat, bias, room, cells, 
     their nodes are worth to others. ``heat`` and ``bias``: at the beginning and the end; ``room``: see :func:`_ruin`.
     """
     np.random.seed(seed)
-    price = items.cost.copy()
+    price, penalty = items.cost.copy(), np.zeros(len(layout.first) - 1)
     allowed = np.ones(layout.regions, dtype=np.bool_)
-    penalty = np.zeros(len(layout.first) - 1)
     for m in mine:
         penalty[m] = penalty_of(layout, state, m)
     now, best = 0.0, 0.0

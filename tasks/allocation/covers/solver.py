@@ -24,10 +24,11 @@ from tasks.allocation.covers.generation import Generated, generate, joint_bound,
 from tasks.allocation.covers.largest_share import largest_share
 from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.listing import choose_listed
-from tasks.allocation.covers.many import plan_of_many
+from tasks.allocation.covers.many import plan_of_many, searched
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
+from tasks.allocation.covers.recreate import can_recreate
 from tasks.allocation.covers.rounding import round_mix
 from tasks.allocation.formulation import Goal, Target
 from tasks.allocation.highs import MipStatus
@@ -134,6 +135,7 @@ def _cost_goal(
     best = choose_listed(problem, columns, models, found.duals, least, parts, best, limits, clock)
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
+    best = _by_searching(problem, columns, models, target.share, found, least, parts, best, limits, clock)
     best = _by_diving(problem, columns, models, found, best, limits, clock)
     if best.counts is None:
         start = _on_demand_alone(problem, columns, models, target, limits, clock)
@@ -142,6 +144,29 @@ def _cost_goal(
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
     return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
+
+
+def _by_searching(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    share: float,
+    found: Generated,
+    least: float,
+    parts: list[float],
+    best: GoalOutcome,
+    limits: SolveLimits,
+    clock: Clock,
+) -> GoalOutcome:
+    """``best`` or what a search makes of it; a better plan leaves fewer covers to list. Only for few models (many have been
+    searched before) without rules of their own."""
+    if len(models) > _DIVE_MODELS or found.unserved or not can_recreate(models):
+        return best
+    before, grid = best.objective, _grid(_DIVING, models)
+    best = searched(problem, columns, models, share, found, found, parts, grid, best, limits, clock)
+    if best.objective < before and relative_gap(best.objective, best.bound) > limits.gap:
+        best = choose_listed(problem, columns, models, found.duals, least, parts, best, limits, clock)
+    return best
 
 
 def _for_nothing(
@@ -197,7 +222,10 @@ def _by_diving(
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome:
-    """``best``; where that is no plan or far from its bound, or better: the mix rounded, and of the covers that dives add."""
+    """``best``; where that is no plan, or of models under rules and far from its bound, or better: the mix rounded, and of the
+    covers that dives add."""
+    if best.counts is not None and can_recreate(models):
+        return best  # which a search has not made better
     if best.counts is None and not found.unserved:
         best = best.or_better(*round_mix(problem, columns, models, found, _grid(_DIVING, models), limits.threads))
     first: list[int] = []
