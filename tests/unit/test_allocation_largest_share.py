@@ -41,7 +41,6 @@ def test_no_plan_serves_a_larger_share_than_the_relaxation_allows() -> None:
             continue
         relaxed = relax(p, columns, models, EXACT)
         assert relaxed.bound >= truth.theta - 1e-6, seed
-        assert relaxed.share <= relaxed.bound + 1e-6, seed
         answer = largest_share(p, columns, models, EXACT, Clock(EXACT))
         if answer is not None:
             assert -answer.objective <= truth.theta + 1e-6, seed
@@ -52,14 +51,15 @@ def test_no_plan_serves_a_larger_share_than_the_relaxation_allows() -> None:
     assert found > 2
 
 
-def test_the_relaxation_of_one_kind_of_node_is_supply_over_need() -> None:
-    # By hand: two models want 10 req/s each; a node serves 1 req/s of either; there are 5 nodes: a quarter.
+def test_of_one_kind_of_node_parts_serve_supply_over_need_and_whole_instances_less() -> None:
+    # By hand: two models want 10 req/s each; a node serves 1 req/s of either; there are 5 nodes: a quarter of all demand. Whole
+    # nodes serve a fifth: more takes three for each model.
     names = ("a", "b")
     candidates = [workload(m, Phase.AGGREGATED, {f"{m}1": ({"L4x1": 1}, 1.0)}, ("L4x1",)) for m in names]
     p = problem(candidates, dict.fromkeys(names, 10.0), {(R1, "L4x1"): 1.0}, {(R1, "L4x1"): 5}, configs=("L4x1",))
     columns = make_columns(p)
     relaxed = relax(p, columns, model_blocks(p, columns, 1.0), EXACT)
-    assert relaxed.bound == pytest.approx(0.25)
+    assert 0.2 <= relaxed.bound <= 0.2 + 1 / 1024
     assert relaxed.share == pytest.approx(0.25)
     assert float(relaxed.mix.sum()) == pytest.approx(5.0)
     assert np.count_nonzero(relaxed.mix) == 2

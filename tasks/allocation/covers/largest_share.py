@@ -18,6 +18,7 @@ from tasks.allocation.covers.packing import Packing, lack_weights, packing
 from tasks.allocation.covers.pricing import (
     Grid,
     ModelBlocks,
+    least_by_level,
     model_blocks,
     quota_limits,
     quota_prices,
@@ -40,6 +41,7 @@ _CLOSE = 5e-3  # between the relaxation's share and its bound
 _SHARES = (0.94, 0.91, 0.88, 0.84, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)  # of the relaxation's, tried in turn
 _AGAIN = 2  # tries at a share, the models that found no way first
 _GRID = Grid(2048, 4)
+_LEVELS = Grid(16384, 16)  # of the bound by covers
 _LACK = 3.0  # times a model's least cost: what serving nothing of it counts
 _LACK_STAGED = 5.0  # the same, of a plan made in stages
 _HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
@@ -179,7 +181,8 @@ def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBl
     :func:`tasks.allocation.formulation.formulate`. The models' own rules are left out: that only raises the bound.
 
     At prices of nodes, budget and quotas a plan at theta costs at least theta x the sum of the models' least costs per whole
-    demand, and at most what all supply costs: a bound at any prices.
+    demand, and at most what all supply costs: a bound at any prices. Whole instances give a lower one where they are large
+    (:func:`_bound_of_covers`), at times one below the relaxation's share.
     """
     master = _ShareMaster(problem, columns, models, limits)
     base = np.nan_to_num(problem.price_usd_per_h)
@@ -196,7 +199,16 @@ def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBl
             break
         share, nodes, budget, quotas, phase = master.solve()
         prices = nodes + quota_prices(problem, quotas) + budget * base
+    bound = min(bound, _bound_of_covers(models, prices, supply_value(problem, nodes, budget, quotas), limits.threads))
     return Relaxed(bound, share, master.mix(), prices, least)
+
+
+def _bound_of_covers(models: Sequence[ModelBlocks], prices: Floats, supply: float, threads: int) -> float:
+    """No plan serves a larger common share: at ``prices`` the whole instances that serve more cost more than all ``supply``."""
+    nodes = NodePrices(prices, prices)
+    least = sum(side_by_side(lambda model: least_by_level(model, nodes, model.scaled(_LEVELS)), models, threads))
+    levels = _LEVELS.size // _LEVELS.unit
+    return float(np.flatnonzero(least <= supply * (1 + 1e-9))[-1]) / levels
 
 
 def _cheapest(model: ModelBlocks, prices: Floats) -> list[list[tuple[Floats, Floats]]]:
