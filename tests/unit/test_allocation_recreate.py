@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -9,15 +10,17 @@ import pytest
 from allocation_cases import R1, R2, problem, random_problem, workload
 
 from catalogs.types import Phase
+from tasks.allocation.checker import check_result
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns, make_columns
 from tasks.allocation.covers import packing as packing_module
+from tasks.allocation.covers import solver
 from tasks.allocation.covers.packing import Packing, packing
 from tasks.allocation.covers.pricing import model_blocks
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
 from tasks.allocation.covers.recreate_kernels import complete, trim
 from tasks.allocation.covers.tables import NodePrices
-from tasks.allocation.ilp import solve_ilp
+from tasks.allocation.ilp import GoalOutcome, solve_ilp
 from tasks.allocation.outcome import objective_usd, served_shares
 from tasks.allocation.types import AllocationProblem, SharedQuota, SolveLimits, SolveStatus
 
@@ -238,6 +241,27 @@ def test_of_several_models_the_answer_holds_and_is_the_same_on_any_number_of_thr
             truth = solve_ilp(p, SolveLimits(gap=0.02, threads=1, time_s=5))
             assert truth.lower_bound_usd - 1e-6 <= objective_usd(p, columns, counts) <= 1.04 * truth.objective_usd, seed
     assert served > 1
+
+
+def test_few_models_are_searched_where_lists_do_not_close_the_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    def as_before(*args: object) -> GoalOutcome:
+        return next(each for each in args if isinstance(each, GoalOutcome))
+
+    def no_dive(*_: object, **__: object) -> None:
+        raise AssertionError("a search leaves nothing to dive for")
+
+    for name in ("choose_listed", "close"):
+        monkeypatch.setattr(solver, name, as_before)
+    monkeypatch.setattr(solver, "best_of_pool", lambda *_: (None, math.inf))
+    monkeypatch.setattr(solver, "dive", no_dive)
+    for seed in range(3):
+        p = several(seed)
+        truth = solve_ilp(p, SolveLimits(gap=0.02, threads=1, time_s=5))
+        if truth.status is SolveStatus.SHORTFALL:
+            continue
+        answer = solver.solve_covers(p, replace(LIMITS, gap=1e-4))
+        assert not check_result(p, answer), seed
+        assert truth.lower_bound_usd - 1e-6 <= answer.objective_usd <= 1.03 * truth.objective_usd, seed
 
 
 def test_a_full_log_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from tasks.allocation.types import SolveLimits
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-_CELLS = 48
+_CELLS = 48  # into which what a model lacks is split
 _ROUNDS = 44  # per model of a half, between two halvings
 _HALVED = 8  # models: fewer are searched together
 _LEAST_COST = 1e-9  # USD/h
