@@ -9,7 +9,7 @@ core      a small problem of :mod:`allocation_instances`
 extended  the paper's extended setup in size: six models of two phases, 20 configurations, three regions, more than three
           million columns before the frontier
 fleet     46 models of two phases, 4,000 frontier templates each, 40 configurations, ten regions
-          (:mod:`fleet_instances`)
+          (:mod:`fleet_instances`); with --models, --regions and --demand of another size
 library-fleet
           a fleet of the same size of templates that ``coral build`` solves (:mod:`library_fleet`)
 library   the library a lake holds of a scenario, with prices and demands drawn around the scenario's, and supply as
@@ -99,7 +99,8 @@ def instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, All
     if options.shape in ("fleet", "library-fleet"):
         supplies = tuple(FLEET_LEVELS.values())
         is_law = options.shape == "fleet"
-        problems = make_fleet(seed, Fleet(), supplies) if is_law else make_library_fleet(options.lake, seed, supplies)
+        fleet = Fleet(models=options.models, regions=options.regions, demand=options.demand)
+        problems = make_fleet(seed, fleet, supplies) if is_law else make_library_fleet(options.lake, seed, supplies)
         for name, problem in zip(FLEET_LEVELS, problems, strict=True):
             yield name, problem, sum(len(c.template_ids) for c in problem.candidates) * len(problem.regions)
     elif options.shape == "library":
@@ -164,6 +165,9 @@ def main() -> None:
     parser.add_argument("--scenario", default="paper-extended")
     parser.add_argument("--lake", type=Path)
     parser.add_argument("--levels", default="", help="only levels with these words, by comma")
+    parser.add_argument("--models", type=int, default=Fleet.models, help="of `fleet`")
+    parser.add_argument("--regions", type=int, default=Fleet.regions, help="of `fleet`")
+    parser.add_argument("--demand", type=float, default=Fleet.demand, help="of `fleet`, as a multiple")
     options = parser.parse_args()
     if options.shape.startswith("library") and options.lake is None:
         parser.error(f"{options.shape} needs --lake")

@@ -40,11 +40,12 @@ _FOURS = 2_000
 
 @dataclass(frozen=True)
 class Fleet:
-    """Size of an instance."""
+    """Size of an instance; ``demand``: how many times as many instances of the same templates the models want."""
 
     models: int = 46
     templates: int = 4000
     regions: int = 10
+    demand: float = 1.0
 
 
 def make_fleet(seed: int, fleet: Fleet, supplies: Sequence[float]) -> list[AllocationProblem]:
@@ -69,7 +70,7 @@ def make_fleet(seed: int, fleet: Fleet, supplies: Sequence[float]) -> list[Alloc
             milli = _rates(counts, weights, phase, rng)
             rows = _frontier_rows(counts, milli, fleet.templates, rng)
             # Tok/s of the median template serve this share of the demand: from a few instances to a hundred.
-            share = float(np.exp(rng.uniform(np.log(_LEAST_SHARE * 2), np.log(_MOST_SHARE / 2))))
+            share = float(np.exp(rng.uniform(np.log(_LEAST_SHARE * 2), np.log(_MOST_SHARE / 2)))) / fleet.demand
             scaled = np.floor(milli[rows] * (rate * per_request * 1000 * share / np.median(milli[rows]))).astype(
                 np.int64
             )
