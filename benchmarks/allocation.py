@@ -41,7 +41,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parent))  # also where PYTHONSAFEPATH leaves it out
 
 from allocation_instances import CORE, EXTENDED, make_instance
-from fleet_instances import Fleet, make_fleet
+from fleet_instances import REGIONS, Fleet, make_fleet
 from library_fleet import library_problem, make_library_fleet
 from monolith import Monolith, solve_monolith
 
@@ -171,6 +171,11 @@ def main() -> None:
     options = parser.parse_args()
     if options.shape.startswith("library") and options.lake is None:
         parser.error(f"{options.shape} needs --lake")
+    is_sized = (options.models, options.regions, options.demand) != (Fleet.models, Fleet.regions, Fleet.demand)
+    if is_sized and options.shape != "fleet":
+        parser.error("--models, --regions and --demand are for fleet alone")
+    if not 1 <= options.regions <= len(REGIONS):
+        parser.error(f"--regions: 1 to {len(REGIONS)}")
     limits = SolveLimits(gap=GAPS[options.shape], time_s=options.time)
     runs: dict[str, list[Run]] = {}
     load_kernels(options.shape, limits)

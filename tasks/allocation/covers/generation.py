@@ -135,11 +135,13 @@ def sharpen(
         few = [narrowed(model, prices, _LITTLE) for model in models]
         now = refine(problem, columns, few, found.master, now.duals, grid, room, limits, clock)
         taken += now.iterations
+        if clock.is_past(_UNTIL):
+            break
         _, least = _add_covers(problem, columns, found.master, models, now.duals, now.duals, grid, limits.threads)
         here, before = least - dual_value(problem, now.duals), highest
         if here > highest:
             highest, best = here, now.duals
-        if not here - before > _GAINS * room or clock.is_past(_UNTIL):
+        if not here - before > _GAINS * room:
             break
     value, _, shares = found.master.solve()
     return Generated(found.master, best, found.bound, value, _unserved(found.master, models, shares), taken, shares)

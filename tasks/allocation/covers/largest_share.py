@@ -130,7 +130,7 @@ def _by_recreating(
     at = _of_share(packed, part * relaxed.share)
     counts = best = min(starts, key=lambda start: at.penalty(at.state(start)))
     reached = min(served_shares(problem, columns, best).values()) if is_within(problem, columns, best) else 0.0
-    while halvings > 0 and more > _LEAST_MORE and not clock.is_past():
+    while halvings > 0 and more > _LEAST_MORE and reached < relaxed.bound * (1 - limits.gap) and not clock.is_past():
         share = min(part * relaxed.share, 1.0)
         at = _of_share(packed, share)
         plan, taken = recreate(at, at.state(counts), min(halvings, _AT_A_SHARE), limits, clock, _lacks_nothing)
@@ -182,7 +182,7 @@ def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBl
 
     At prices of nodes, budget and quotas a plan at theta costs at least theta x the sum of the models' least costs per whole
     demand, and at most what all supply costs: a bound at any prices. Whole instances give a lower one where they are large
-    (:func:`_bound_of_covers`), at times one below the relaxation's share.
+    (:func:`_bound_of_covers`); where that is below the share found, that and its mix are cut down to it.
     """
     master = _ShareMaster(problem, columns, models, limits)
     base = np.nan_to_num(problem.price_usd_per_h)
@@ -200,7 +200,8 @@ def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBl
         share, nodes, budget, quotas, phase = master.solve()
         prices = nodes + quota_prices(problem, quotas) + budget * base
     bound = min(bound, _bound_of_covers(models, prices, supply_value(problem, nodes, budget, quotas), limits.threads))
-    return Relaxed(bound, share, master.mix(), prices, least)
+    part = min(bound / share, 1.0) if share > 0 else 1.0
+    return Relaxed(bound, part * share, part * master.mix(), prices, least)
 
 
 def _bound_of_covers(models: Sequence[ModelBlocks], prices: Floats, supply: float, threads: int) -> float:

@@ -49,9 +49,11 @@ def plan_of_many(
         best = searched(problem, columns, models, share, rough, found, parts, grid, best, limits, clock)
     else:
         best = _rounded(problem, columns, models, rough, grid, best, limits)
-    if best.counts is not None and not can_recreate(models):
-        if_used = bounds_if_used(columns, models, prices, dual_value(problem, found.duals), fixing)
-        best = search_neighbourhoods(problem, columns, models, share, prices, parts, if_used, grid, best, limits, clock)
+        if best.counts is not None:
+            if_used = bounds_if_used(columns, models, prices, dual_value(problem, found.duals), fixing)
+            best = search_neighbourhoods(
+                problem, columns, models, share, prices, parts, if_used, grid, best, limits, clock
+            )
     if best.counts is None:
         is_hopeless = bool(rough.unserved) and len(columns) > _CLOSABLE
         return replace(best, note="no mix of covers serves every model" if is_hopeless else ""), is_hopeless

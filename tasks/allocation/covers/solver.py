@@ -43,6 +43,7 @@ _FINEST_OF_MANY = 4  # times finer is the grid of their bound: each model's roun
 _FIXING, _FIXING_MANY = 2048, 1024
 _DIVING = 2048
 _ROUGH = 0.05  # gap of a plan to begin with
+_SEARCH_ABOVE = 1e-3  # gap of a plan that is searched, where models are few: lists or an ILP close less
 _DIVES, _DIVE_ABOVE, _DIVE_UNTIL = 6, 5e-3, 0.5
 _DIVE_MODELS = 16  # of more, a dive does not come far in its rounds
 _DIVE_ROUNDS = 1500  # pricings of one model over all dives
@@ -158,11 +159,16 @@ def _by_searching(
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome:
-    """``best`` or what a search makes of it; a better plan leaves fewer covers to list. Only for few models (many have been
-    searched before) without rules of their own."""
-    if len(models) > _DIVE_MODELS or found.unserved or not can_recreate(models):
+    """``best``, where that is no plan the mix rounded; or what a search makes of it, after which fewer covers may be better and
+    are listed. Searched are few models (many have been before) without rules of their own."""
+    grid = _grid(_DIVING, models)
+    if best.counts is None and not found.unserved:
+        best = best.or_better(*round_mix(problem, columns, models, found, grid, limits.threads))
+    if len(models) > _DIVE_MODELS or found.unserved or not can_recreate(models) or clock.is_past(_DIVE_UNTIL):
         return best
-    before, grid = best.objective, _grid(_DIVING, models)
+    before = best.objective
+    if relative_gap(before, best.bound) <= max(limits.gap, _SEARCH_ABOVE):
+        return best
     best = searched(problem, columns, models, share, found, found, parts, grid, best, limits, clock)
     if best.objective < before and relative_gap(best.objective, best.bound) > limits.gap:
         best = choose_listed(problem, columns, models, found.duals, least, parts, best, limits, clock)
@@ -222,12 +228,10 @@ def _by_diving(
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome:
-    """``best``; where that is no plan, or of models under rules and far from its bound, or better: the mix rounded, and of the
-    covers that dives add."""
+    """``best``; where that is no plan, or of models under rules, that a search does not know, and far from its bound: or better,
+    of the covers that dives add."""
     if best.counts is not None and can_recreate(models):
-        return best  # which a search has not made better
-    if best.counts is None and not found.unserved:
-        best = best.or_better(*round_mix(problem, columns, models, found, _grid(_DIVING, models), limits.threads))
+        return best
     first: list[int] = []
     rounds = _DIVE_ROUNDS
     for _ in range(0 if found.unserved or (best.counts is not None and len(models) > _DIVE_MODELS) else _DIVES):
