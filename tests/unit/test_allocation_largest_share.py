@@ -11,11 +11,13 @@ from allocation_cases import R1, problem, random_problem, ruled_problem, workloa
 from catalogs.types import Phase
 from tasks.allocation.checker import check_result
 from tasks.allocation.clock import Clock
-from tasks.allocation.columns import make_columns
+from tasks.allocation.columns import Columns, make_columns
 from tasks.allocation.covers import solver
 from tasks.allocation.covers.largest_share import largest_share, relax
 from tasks.allocation.covers.pricing import model_blocks
-from tasks.allocation.ilp import solve_ilp
+from tasks.allocation.covers.recreate import can_recreate
+from tasks.allocation.highs import MipStatus
+from tasks.allocation.ilp import GoalOutcome, solve_ilp
 from tasks.allocation.types import AllocationProblem, SharedQuota, Shortage, SolveLimits, SolveStatus
 
 EXACT = SolveLimits(gap=0.0)
@@ -192,3 +194,23 @@ def test_a_quota_of_nothing_leaves_no_share_to_search(min_replicas: int) -> None
     assert answer is not None
     assert answer.objective == 0.0
     assert -answer.bound == pytest.approx(0.0, abs=1e-9)
+
+
+def test_the_share_of_few_models_is_searched_where_levels_find_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    def little(problem: AllocationProblem, columns: Columns, *_: object) -> GoalOutcome:
+        return GoalOutcome(MipStatus.LIMIT, np.zeros(len(columns), dtype=np.int64), 0.0, -1.0)
+
+    monkeypatch.setattr(solver, "solve_levels", little)
+    monkeypatch.setattr(solver, "_ILP_COLUMNS", 0)
+    checked = 0
+    for seed in range(0, 40, 2):
+        p = short(seed)
+        if p is None:
+            continue
+        truth, answer = solve_ilp(p, EXACT), solver.solve_covers(p, EXACT)
+        assert not check_result(p, answer), seed
+        assert answer.theta_upper >= truth.theta - 1e-6, seed
+        if truth.theta > 0 and can_recreate(model_blocks(p, make_columns(p), 1.0)):
+            assert answer.theta >= 0.9 * truth.theta, seed
+            checked += 1
+    assert checked > 2

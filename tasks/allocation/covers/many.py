@@ -22,7 +22,9 @@ from tasks.allocation.ilp import GoalOutcome
 from tasks.allocation.outcome import objective_usd, relative_gap, served_shares
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
-_CLOSABLE = 60_000  # columns that a better plan of many models can use: with more neither lists nor ILPs get through
+CLOSABLE = (
+    60_000  # columns that a better plan than a searched one can use: with more neither lists nor ILPs get through
+)
 _PARTS = (0.97, 0.9)  # of the mix, each rounded
 _HALVINGS = 80  # of the search
 _LACK = 5.0  # times a model's least cost: what serving nothing of it counts
@@ -55,11 +57,11 @@ def plan_of_many(
                 problem, columns, models, share, prices, parts, if_used, grid, best, limits, clock
             )
     if best.counts is None:
-        is_hopeless = bool(rough.unserved) and len(columns) > _CLOSABLE
+        is_hopeless = bool(rough.unserved) and len(columns) > CLOSABLE
         return replace(best, note="no mix of covers serves every model" if is_hopeless else ""), is_hopeless
     if relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL), True
-    return best, _worth_a_look(models, prices, best.objective - best.bound) > _CLOSABLE
+    return best, worth_a_look(models, prices, best.objective - best.bound) > CLOSABLE
 
 
 def _rounded(
@@ -114,6 +116,6 @@ def searched(
     return best.or_better(counts, objective_usd(problem, columns, counts)) if is_plan else best
 
 
-def _worth_a_look(models: Sequence[ModelBlocks], prices: NodePrices, room: float) -> int:
+def worth_a_look(models: Sequence[ModelBlocks], prices: NodePrices, room: float) -> int:
     """About how many columns can be in a plan that costs at most ``room`` above the bound."""
     return sum(int((excess <= room).sum()) for model in models for row in excess_costs(model, prices) for excess in row)

@@ -24,10 +24,10 @@ from tasks.allocation.covers.generation import Generated, generate, joint_bound,
 from tasks.allocation.covers.largest_share import largest_share
 from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.listing import choose_listed
-from tasks.allocation.covers.many import plan_of_many, searched
+from tasks.allocation.covers.many import CLOSABLE, plan_of_many, searched, worth_a_look
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
-from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
+from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, model_blocks
 from tasks.allocation.covers.recreate import can_recreate
 from tasks.allocation.covers.rounding import round_mix
 from tasks.allocation.formulation import Goal, Target
@@ -86,15 +86,21 @@ def _shortage_goal(
     clock: Clock,
     start: NDArray[np.int64] | None,
 ) -> GoalOutcome:
-    """By the narrowed ILP where that is small enough, else by covers at levels; the common share of many models by rounding."""
+    """By the narrowed ILP where that is small enough, else by covers at levels; the common share of many models by a search, that
+    of few without rules of their own by both."""
     models = model_blocks(problem, columns, 1.0)
     if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(m.wanted > 1 for m in models):
         return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
-    if goal is Goal.THETA and len(models) > _DIVE_MODELS:
+    found, is_many = None, len(models) > _DIVE_MODELS
+    if goal is Goal.THETA and (is_many or can_recreate(models)):
         found = largest_share(problem, columns, models, limits, clock)
-        if found is not None:
-            return found
-    return solve_levels(problem, columns, models, goal, target, limits, clock, start)
+    if found is None:
+        return solve_levels(problem, columns, models, goal, target, limits, clock, start)
+    if is_many:
+        return found
+    best = solve_levels(problem, columns, models, goal, target, limits, clock, found.counts)
+    best = best.or_better(found.counts, found.objective)
+    return replace(best, bound=min(max(best.bound, found.bound), best.objective))
 
 
 def _cost_goal(
@@ -144,7 +150,7 @@ def _cost_goal(
             best = best.or_better(start, objective_usd(problem, columns, start))
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
-    return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
+    return _closed(problem, columns, models, target, found, fine, best, limits, clock)
 
 
 def _by_searching(
@@ -173,6 +179,26 @@ def _by_searching(
     if best.objective < before and relative_gap(best.objective, best.bound) > limits.gap:
         best = choose_listed(problem, columns, models, found.duals, least, parts, best, limits, clock)
     return best
+
+
+def _closed(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    target: Target,
+    found: Generated,
+    fine: Grid,
+    best: GoalOutcome,
+    limits: SolveLimits,
+    clock: Clock,
+) -> GoalOutcome:
+    """``best`` or what an ILP makes of it and its bound; as it is where it was searched and more columns may be in a better plan
+    than an ILP gets through."""
+    if best.counts is not None and can_recreate(models):
+        prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
+        if worth_a_look(models, prices, best.objective - best.bound) > CLOSABLE:
+            return best
+    return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
 
 
 def _for_nothing(
