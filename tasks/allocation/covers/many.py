@@ -16,13 +16,12 @@ from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, exce
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
 from tasks.allocation.covers.rounding import is_within, round_mix, whole
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
-from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import GoalOutcome
 from tasks.allocation.outcome import objective_usd, relative_gap, served_shares
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
-CLOSABLE = (
+_CLOSABLE = (
     60_000  # columns that a better plan than a searched one can use: with more neither lists nor ILPs get through
 )
 _PARTS = (0.97, 0.9)  # of the mix, each rounded
@@ -46,22 +45,22 @@ def plan_of_many(
 ) -> tuple[GoalOutcome, bool]:
     """``best``, or better, and whether to leave it at that. ``rough``: covers of a coarse grid, fewer and more often whole;
     ``found``: of the fine one, with the duals at which the models cost ``parts`` at least."""
-    prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
     if can_recreate(models):
         best = searched(problem, columns, models, share, rough, found, parts, grid, best, limits, clock)
     else:
         best = _rounded(problem, columns, models, rough, grid, best, limits)
         if best.counts is not None:
+            prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
             if_used = bounds_if_used(columns, models, prices, dual_value(problem, found.duals), fixing)
             best = search_neighbourhoods(
                 problem, columns, models, share, prices, parts, if_used, grid, best, limits, clock
             )
     if best.counts is None:
-        is_hopeless = bool(rough.unserved) and len(columns) > CLOSABLE
+        is_hopeless = bool(rough.unserved) and len(columns) > _CLOSABLE
         return replace(best, note="no mix of covers serves every model" if is_hopeless else ""), is_hopeless
     if relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL), True
-    return best, worth_a_look(models, prices, best.objective - best.bound) > CLOSABLE
+    return best, is_beyond_closing(problem, models, found, best)
 
 
 def _rounded(
@@ -116,6 +115,15 @@ def searched(
     return best.or_better(counts, objective_usd(problem, columns, counts)) if is_plan else best
 
 
-def worth_a_look(models: Sequence[ModelBlocks], prices: NodePrices, room: float) -> int:
-    """About how many columns can be in a plan that costs at most ``room`` above the bound."""
-    return sum(int((excess <= room).sum()) for model in models for row in excess_costs(model, prices) for excess in row)
+def is_beyond_closing(
+    problem: AllocationProblem, models: Sequence[ModelBlocks], found: Generated, best: GoalOutcome
+) -> bool:
+    """Whether about more columns can be in a better plan than ``best`` than lists or an ILP get through."""
+    prices, room = (
+        dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota),
+        best.objective - best.bound,
+    )
+    usable = sum(
+        int((excess <= room).sum()) for model in models for row in excess_costs(model, prices) for excess in row
+    )
+    return usable > _CLOSABLE

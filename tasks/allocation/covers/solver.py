@@ -24,10 +24,10 @@ from tasks.allocation.covers.generation import Generated, generate, joint_bound,
 from tasks.allocation.covers.largest_share import largest_share
 from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.listing import choose_listed
-from tasks.allocation.covers.many import CLOSABLE, plan_of_many, searched, worth_a_look
+from tasks.allocation.covers.many import is_beyond_closing, plan_of_many, searched
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
-from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, model_blocks
+from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
 from tasks.allocation.covers.recreate import can_recreate
 from tasks.allocation.covers.rounding import round_mix
 from tasks.allocation.formulation import Goal, Target
@@ -194,10 +194,8 @@ def _closed(
 ) -> GoalOutcome:
     """``best`` or what an ILP makes of it and its bound; as it is where it was searched and more columns may be in a better plan
     than an ILP gets through."""
-    if best.counts is not None and can_recreate(models):
-        prices = dual_prices(problem, found.duals.supply, found.duals.budget, found.duals.quota)
-        if worth_a_look(models, prices, best.objective - best.bound) > CLOSABLE:
-            return best
+    if best.counts is not None and can_recreate(models) and is_beyond_closing(problem, models, found, best):
+        return best
     return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
 
 
