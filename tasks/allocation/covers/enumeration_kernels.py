@@ -14,6 +14,8 @@ _WHOLE = 1.0 - 1e-12
 _ROUNDING = 1e-9
 _COMPARED = 4096  # sets that later ones are compared with
 _ROOM = 1024  # multisets there is room for at first
+# Steps of a loop, of which a second has some hundred million: it may look at far more than it finds.
+_MOST_STEPS = 200_000_000
 
 
 @kernel
@@ -76,8 +78,8 @@ def multisets(
 
     ``node``/``count``: an item's nodes. ``more[t]``: what is missing costs at least so much with t steps taken, whatever
     comes; ``stop[t]``: the same with no more items of this phase. A multiset that serves all takes no further item. Returns
-    items [n, depth] (-1: none), their cost and share [n, 2], and how many there are; -1 if more than ``cap`` or longer than
-    ``depth``.
+    items [n, depth] (-1: none), their cost and share [n, 2], and how many there are; -1 if more than ``cap``, longer than
+    ``depth``, or not found in ``_MOST_STEPS``.
     """
     size = len(more) - 1
     items = np.full((min(cap, _ROOM), depth), -1, dtype=np.int64)
@@ -85,14 +87,18 @@ def multisets(
     stack = np.full(depth, -1, dtype=np.int64)
     at_cost, at_share = np.zeros(depth + 1), np.zeros(depth + 1)
     left = capacity.copy()
-    level, at, found = 0, 0, 0
+    level, at, found, steps = 0, 0, 0, 0
     while True:
+        before = at
         while at < len(share):
             total, served = at_cost[level] + cost[at], at_share[level] + share[at]
             t = steps_of(served, size)
             if total + more[t] <= limit and copies_on_top(stack, level, at) < most[at] and fits(node, count, at, left):
                 break
             at += 1
+        steps += at - before + 1
+        if steps > _MOST_STEPS:
+            return items, amounts, -1
         if at == len(share):
             if level == 0:
                 return items, amounts, found
@@ -135,13 +141,16 @@ def pairs(
     """Pairs (i, j) that fit together and whose cost, with at least ``rest`` for the steps not served, is within ``limit``.
 
     Costs rise. ``adds``: shares add up (two regions); else the smaller one counts (two phases of a region). Count -1: more
-    than ``cap``.
+    than ``cap``, or not found in ``_MOST_STEPS``.
     """
     size = len(rest) - 1
     out = np.empty((cap, 2), dtype=np.int64)
-    found = 0
+    found, steps = 0, 0
     for i in range(len(cost_a)):
+        if steps > _MOST_STEPS:
+            return out, -1
         for j in range(len(cost_b)):
+            steps += 1
             total = cost_a[i] + cost_b[j]
             if total > limit:
                 break

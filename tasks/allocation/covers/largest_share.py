@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import highspy
 import numpy as np
 from numpy.typing import NDArray
 
@@ -20,23 +19,25 @@ from tasks.allocation.covers.pricing import (
     ModelBlocks,
     least_by_level,
     model_blocks,
-    quota_limits,
-    quota_prices,
     side_by_side,
     supply_value,
 )
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
+from tasks.allocation.covers.relaxation import Relaxation, Worth, cheapest_parts
 from tasks.allocation.covers.rounding import complete, is_within, whole
+from tasks.allocation.covers.ruled_shortage import Aim, serve_anew
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
-from tasks.allocation.covers.tables import Block, NodePrices, item_costs
-from tasks.allocation.highs import MipStatus, QuietHighs
+from tasks.allocation.covers.tables import NodePrices
+from tasks.allocation.covers.task import Task
+from tasks.allocation.formulation import Goal
+from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import NO_SHARE, GoalOutcome
 from tasks.allocation.outcome import served_shares
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_ROUNDS, _PER_BLOCK = 14, 3
+_ROUNDS = 24
 _CLOSE = 5e-3  # between the relaxation's share and its bound
 _SHARES = (0.94, 0.91, 0.88, 0.84, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)  # of the relaxation's, tried in turn
 _AGAIN = 2  # tries at a share, the models that found no way first
@@ -49,6 +50,8 @@ _HALVINGS_STAGED, _ROUNDS_STAGED = 56, 600  # of the search that goes on from st
 _FIRST, _LESS = 0.88, 0.96  # of the relaxation's share; of a share that was not reached by far
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
+_FIRST_RULED, _MORE_RULED = 0.5, 1.15
+_WORK_RULED, _AT_A_SHARE_RULED = 2400, 600
 _RENT = 1e-3  # what rent weighs beside the prices of scarcity
 
 
@@ -81,6 +84,14 @@ def largest_share(
         relaxed = _at_plenty(problem, models, relaxed)
     if can_recreate(models):
         return _by_recreating(problem, columns, models, relaxed, limits, clock)
+    start = _rounded(problem, columns, models, relaxed, clock)
+    return _by_serving_anew(Task(problem, columns, models, limits, clock), relaxed, start)
+
+
+def _rounded(
+    problem: AllocationProblem, columns: Columns, models: Sequence[ModelBlocks], relaxed: Relaxed, clock: Clock
+) -> Ints | None:
+    """The mix rounded at shares tried in turn; None where no model-by-model repair comes to its end."""
     first: list[int] = []
     for part in _SHARES:
         share = part * relaxed.share
@@ -93,10 +104,41 @@ def largest_share(
             prices = relaxed.nodes + _RENT * np.nan_to_num(problem.price_usd_per_h) * float(relaxed.nodes.mean())
             counts, failed = complete(problem, columns, at, mix, order, NodePrices(prices, prices), _GRID)
             if counts is not None:
-                reached = min(served_shares(problem, columns, counts).values())
-                return GoalOutcome(MipStatus.LIMIT, counts, -reached, -max(relaxed.bound, reached))
+                return counts
             first = [failed, *(m for m in first if m != failed)]
     return None
+
+
+def _by_serving_anew(task: Task, relaxed: Relaxed, start: Ints | None) -> GoalOutcome | None:
+    """Under rules: larger shares than that of ``start`` are tried until no model misses anything of one; by less where one is not
+    reached."""
+    best = np.zeros(len(task.columns), dtype=np.int64) if start is None else start
+    reached, more, work = _common(task, best), _MORE_RULED, _WORK_RULED
+    small = _RENT * np.nan_to_num(task.problem.price_usd_per_h) * float(relaxed.nodes.mean())
+    prices = NodePrices(small + relaxed.nodes, small + relaxed.nodes)
+    aim = Aim(lack_weights(relaxed.least, _LACK), NodePrices(small, small), prices)
+    counts = best
+    while work > 0 and more > _LEAST_MORE and reached < relaxed.bound * (1 - task.limits.gap):
+        if task.clock.is_past():
+            break
+        share = min(max(reached * more, _FIRST_RULED * relaxed.share), 1.0)
+        at = replace(task, share=share)
+        counts, taken = serve_anew(
+            at, best, relaxed.mix, aim, lambda missing: not missing.any(), min(work, _AT_A_SHARE_RULED)
+        )
+        work -= max(taken, 1)
+        common = _common(task, counts)
+        if common > reached:
+            best, reached = counts, common
+        if common < share * (1 - 1e-9):
+            more = math.sqrt(more)
+    if reached <= 0:
+        return None
+    return GoalOutcome(MipStatus.LIMIT, best, -reached, -max(relaxed.bound, reached))
+
+
+def _common(task: Task, counts: Ints) -> float:
+    return min(served_shares(task.problem, task.columns, counts).values())
 
 
 def _at_plenty(problem: AllocationProblem, models: Sequence[ModelBlocks], relaxed: Relaxed) -> Relaxed:
@@ -104,7 +146,7 @@ def _at_plenty(problem: AllocationProblem, models: Sequence[ModelBlocks], relaxe
     rent = np.nan_to_num(problem.price_usd_per_h)
     nodes = rent if rent.any() else np.ones_like(rent)
     least = [
-        min(sum(float(each.min()) for _, each in phases) for phases in _cheapest(model, nodes)) for model in models
+        min(sum(float(each.min()) for _, each in phases) for phases in cheapest_parts(model, nodes)) for model in models
     ]
     return replace(relaxed, nodes=nodes, least=np.array(least))
 
@@ -176,30 +218,27 @@ def _lacks_nothing(plan: Found) -> bool:
 def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBlocks], limits: SolveLimits) -> Relaxed:
     """The relaxation by column generation.
 
-    Notation: n_i >= 0 instances of column i, q_mr share of model m served from region r, theta <= 1 the common share;
-    max theta;  sum a_i n_i >= q_mr for every phase of m in r;  sum_r q_mr >= theta;  capacity, quotas and budget as in
-    :func:`tasks.allocation.formulation.formulate`. The models' own rules are left out: that only raises the bound.
-
     At prices of nodes, budget and quotas a plan at theta costs at least theta x the sum of the models' least costs per whole
     demand, and at most what all supply costs: a bound at any prices. Whole instances give a lower one where they are large
     (:func:`_bound_of_covers`); where that is below the share found, that and its mix are cut down to it.
     """
-    master = _ShareMaster(problem, columns, models, limits)
+    master = Relaxation(problem, columns, models, Goal.THETA, 0.0, limits)
     base = np.nan_to_num(problem.price_usd_per_h)
-    prices, nodes, budget, quotas = base, base, 0.0, np.zeros(len(problem.quotas))
-    phase = np.full(master.blocks, np.inf)
+    prices, worth = base, Worth(base, 0.0, np.zeros(len(problem.quotas)), np.full(master.blocks, np.inf), 0.0)
     bound, share = 1.0, 0.0
     least = np.zeros(len(models))
     for at in range(_ROUNDS):
-        least = master.price(prices, phase)
+        least = master.price(prices, worth.phase)
         if at and least.sum() > 0:
-            supply = supply_value(problem, nodes, budget, quotas)
+            supply = supply_value(problem, worth.supply, worth.budget, worth.quota)
             bound = min(bound, supply / float(least.sum()) * (1 + 1e-9))
         if bound - share <= _CLOSE:
             break
-        share, nodes, budget, quotas, phase = master.solve()
-        prices = nodes + quota_prices(problem, quotas) + budget * base
-    bound = min(bound, _bound_of_covers(models, prices, supply_value(problem, nodes, budget, quotas), limits.threads))
+        value, worth = master.solve()
+        share = -value
+        prices = worth.of_nodes(problem)
+    supply = supply_value(problem, worth.supply, worth.budget, worth.quota)
+    bound = min(bound, _bound_of_covers(models, prices, supply, limits.threads))
     part = min(bound / share, 1.0) if share > 0 else 1.0
     return Relaxed(bound, part * share, part * master.mix(), prices, least)
 
@@ -210,114 +249,3 @@ def _bound_of_covers(models: Sequence[ModelBlocks], prices: Floats, supply: floa
     least = sum(side_by_side(lambda model: least_by_level(model, nodes, model.scaled(_LEVELS)), models, threads))
     levels = _LEVELS.size // _LEVELS.unit
     return float(np.flatnonzero(least <= supply * (1 + 1e-9))[-1]) / levels
-
-
-def _cheapest(model: ModelBlocks, prices: Floats) -> list[list[tuple[Floats, Floats]]]:
-    """Of every column its cost at prices of nodes, and that per share of the demand."""
-    out = []
-    for phases in model.blocks:
-        costs = [item_costs(block, prices) for block in phases]
-        out.append([(cost, cost / np.minimum(b.share, 1.0)) for cost, b in zip(costs, phases, strict=True)])
-    return out
-
-
-class _ShareMaster:
-    """The LP of :func:`relax` over the columns found so far."""
-
-    def __init__(
-        self, problem: AllocationProblem, columns: Columns, models: Sequence[ModelBlocks], limits: SolveLimits
-    ) -> None:
-        self._problem, self._columns, self._models = problem, columns, models
-        self._lp, self._threads = QuietHighs(limits.threads), limits.threads
-        self._lp.setOptionValue("random_seed", limits.seed)
-        # Each LP anew takes it less time than the simplex takes from the last one on.
-        self._lp.setOptionValue("solver", "ipm")
-        infinity, none = highspy.kHighsInf, np.zeros(0, dtype=np.int32)
-        budget = problem.budget_usd_per_h
-        tops = [*problem.capacity_nodes.ravel().tolist(), infinity if budget is None else budget]
-        for top in [*tops, *quota_limits(problem).tolist()]:
-            self._lp.addRow(-infinity, float(top), 0, none, np.zeros(0))
-        self._first = len(tops) + len(problem.quotas)
-        self.blocks = sum(len(phases) for model in models for phases in model.blocks)
-        for _ in range(self.blocks + len(models)):
-            self._lp.addRow(0.0, infinity, 0, none, np.zeros(0))
-        demand = self._first + self.blocks + np.arange(len(models), dtype=np.int32)
-        self._lp.addCol(-1.0, 0.0, 1.0, len(models), demand, -np.ones(len(models)))
-        row = self._first
-        for m, model in enumerate(models):
-            for phases in model.blocks:
-                rows = np.array([*range(row, row + len(phases)), demand[m]], dtype=np.int32)
-                self._lp.addCol(0.0, 0.0, infinity, len(rows), rows, np.array([-1.0] * len(phases) + [1.0]))
-                row += len(phases)
-        self._before = 1 + sum(len(model.blocks) for model in models)
-        self._added: list[int] = []
-        self._seen: set[int] = set()
-
-    def price(self, prices: Floats, phase: Floats) -> Floats:
-        """Add each block's columns of least reduced cost at prices of nodes and of the phases' shares; each model's least cost
-        of the whole demand at the prices of nodes."""
-        least, row = np.full(len(self._models), np.inf), 0
-        found = side_by_side(lambda model: _cheapest(model, prices), self._models, self._threads)
-        for m, (model, costs) in enumerate(zip(self._models, found, strict=True)):
-            for phases, own in zip(model.blocks, costs, strict=True):
-                total = 0.0
-                for block, (cost, each) in zip(phases, own, strict=True):
-                    total += float(each.min())
-                    worst = np.inf
-                    if np.isfinite(phase[row]):
-                        each, worst = cost - phase[row] * np.minimum(block.share, 1.0), -1e-12
-                    best = np.argpartition(each, min(_PER_BLOCK, len(each)) - 1)[:_PER_BLOCK]
-                    self._add(block, np.sort(best[each[best] < worst]), self._first + row)
-                    row += 1
-                least[m] = min(least[m], total)
-        return least
-
-    def _add(self, block: Block, rows: NDArray[np.intp], phase_row: int) -> None:
-        for i in rows.tolist():
-            column = int(block.columns[i])
-            if column in self._seen:
-                continue
-            self._seen.add(column)
-            used = block.count[i] > 0
-            nodes = block.node[i][used].astype(np.int32)
-            many = block.count[i][used].astype(np.float64)
-            index, value = [nodes], [many]
-            if self._problem.budget_usd_per_h is not None:
-                index.append(np.array([self._problem.capacity_nodes.size], dtype=np.int32))
-                value.append(np.array([self._columns.price_usd_per_h[column]]))
-            for q, quota in enumerate(self._problem.quotas):
-                units = float(many @ self._problem.quota_units(quota).ravel()[nodes])
-                if units:
-                    index.append(np.array([self._problem.capacity_nodes.size + 1 + q], dtype=np.int32))
-                    value.append(np.array([units]))
-            index.append(np.array([phase_row], dtype=np.int32))
-            value.append(np.array([min(float(block.share[i]), 1.0)]))
-            rows_of, values = np.concatenate(index), np.concatenate(value)
-            self._lp.addCol(0.0, 0.0, highspy.kHighsInf, len(rows_of), rows_of, values)
-            self._added.append(column)
-
-    def solve(self) -> tuple[float, Floats, float, Floats, Floats]:
-        """The common share, and the duals: of nodes, budget, quotas and of every block's share."""
-        self._lp.run()
-        # The interior point may give up, the simplex does not.
-        if self._lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            self._lp.setOptionValue("solver", "simplex")
-            self._lp.run()
-        if self._lp.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-            raise RuntimeError(f"the relaxation of the common share ended with {self._lp.getModelStatus().name}")
-        dual = np.asarray(self._lp.getSolution().row_dual, dtype=np.float64)
-        cells = self._problem.capacity_nodes.size
-        return (
-            float(self._lp.getSolution().col_value[0]),
-            np.maximum(-dual[:cells], 0.0).reshape(self._problem.capacity_nodes.shape),
-            max(-float(dual[cells]), 0.0),
-            np.maximum(-dual[cells + 1 : self._first], 0.0),
-            np.maximum(dual[self._first : self._first + self.blocks], 0.0),
-        )
-
-    def mix(self) -> Floats:
-        """Instances per column in the last solution."""
-        out = np.zeros(len(self._columns))
-        values = np.asarray(self._lp.getSolution().col_value, dtype=np.float64)
-        out[self._added[: len(values) - self._before]] = values[self._before :]
-        return out

@@ -19,6 +19,7 @@ from tasks.allocation.types import AllocationProblem
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 _PER_BLOCK = 100  # items of a phase in a region: those that cost least above what the demand they serve costs at best
+_JUMP = 0.02
 _FREE = 0.1  # of the models' mean cost: what a model counts at least
 _SMALL = 0.02  # of the demand: a smaller item costs little above its share only for being small
 _LOG = 20_000
@@ -88,9 +89,10 @@ def packing(
     prices: NodePrices,
     wanted: Floats | Ints,
     weight: Floats,
+    jump: float = _JUMP,
 ) -> Packing:
     """Every block's items worth having at ``prices``, which hold the duals beside the ``cost`` of nodes, and all columns
-    ``wanted`` (above 0 per column). ``weight``: what serving nothing of a model costs.
+    ``wanted`` (above 0 per column). ``weight``: what serving nothing of a model costs; ``jump``: see :class:`Layout`.
     All models must have blocks, of as many phases."""
     chosen, first, region = [], [0], []
     for model in models:
@@ -111,6 +113,7 @@ def packing(
         users,
         user,
         weight,
+        jump,
     )
     return Packing(items, layout, column, capacity)
 

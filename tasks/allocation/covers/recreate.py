@@ -62,17 +62,18 @@ def recreate(
     limits: SolveLimits,
     clock: Clock,
     is_enough: Callable[[Found], bool],
+    heat: tuple[float, float] = _HEAT,
 ) -> tuple[Found, int]:
     """The best plan of a search from ``state`` on, which ends after so many halvings, once ``is_enough``, or on the clock; and
-    how many it took. Changes ``state``."""
+    how many it took. ``heat`` (of what an instance costs) at the beginning and the end. Changes ``state``."""
     random = np.random.default_rng(limits.seed)
     best = _judge(packed, state.x, state)
     each = _instance_cost(packed, state)
     for at in range(halvings):
         if is_enough(best) or clock.is_past():
             return best, at
-        heat, bias = (_between(_HEAT, at, halvings, each), _bias(at, halvings))
-        best = _halves(packed, state, best, random, (heat, bias), limits)
+        schedule = _between(heat, at, halvings, each), _bias(at, halvings)
+        best = _halves(packed, state, best, random, schedule, limits)
     return best, halvings
 
 
@@ -112,7 +113,8 @@ def _judge(packed: Packing, x: Ints, state: State) -> Found:
 def _instance_cost(packed: Packing, state: State) -> float:
     """What an instance costs in the mean; not 0 where all are free."""
     used = state.x > 0
-    cost = packed.items.cost[used] if used.any() else packed.items.cost
+    cost = packed.items.cost + packed.items.worth if packed.layout.jump == 0 else packed.items.cost
+    cost = cost[used] if used.any() else cost
     return max(float(cost.mean()), _LEAST_COST)
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from tasks.jit import kernel
 
 WHOLE = 1e-12  # a model that lacks less lacks nothing
-_MISSING = 0.02  # of a model's demand, besides what it lacks: what lacking anything counts
 _ATTEMPTS = 8  # at completing a model: what it wants may not be left as often as it wants it
 _REGIONS_TRIED = 0.3  # of the regions, in which a model may be completed besides those it lost instances in
 _COMPARED = 6  # items, of which one to make room for is chosen
@@ -78,7 +77,7 @@ def lack(layout, state, m):  # type: ignore[no-untyped-def]
 def penalty_of(layout, state, m):  # type: ignore[no-untyped-def]
     """What it costs that model ``m`` lacks something."""
     missing = lack(layout, state, m)
-    return layout.weight[m] * (missing + _MISSING) if missing > WHOLE else 0.0
+    return layout.weight[m] * (missing + layout.jump) if missing > WHOLE else 0.0
 
 
 @kernel
@@ -165,7 +164,10 @@ def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no
                     if k - spare > 1e-9:
                         region[k] += least[int(np.ceil(k - spare - 1e-9))]
             _join(joined, region, split[g])
-        if joined[cells] == np.inf or not _put_split(items, layout, state, first, split, width, at, source, taken):
+        to = cells
+        if layout.jump == 0.0:
+            to = np.argmin(joined - layout.weight[m] * width * np.arange(cells + 1))
+        if joined[to] == np.inf or not _put_split(items, layout, state, first, split, to, width, at, source, taken):
             return False
     return lack(layout, state, m) <= WHOLE
 
@@ -193,10 +195,10 @@ def _join(joined, region, split):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _put_split(items, layout, state, first, split, width, at, source, taken):  # type: ignore[no-untyped-def]
-    """Put the instances behind the whole of ``split`` that fit; how many those are."""
+def _put_split(items, layout, state, first, split, to, width, at, source, taken):  # type: ignore[no-untyped-def]
+    """Put the instances behind cell ``to`` of ``split`` that fit; how many those are."""
     groups, cells = split.shape[0], split.shape[1] - 1
-    phases, put, to = layout.phases, 0, cells
+    phases, put = layout.phases, 0
     for g in range(groups - 1, -1, -1):
         if split[g, to] == 0:
             continue
@@ -220,11 +222,12 @@ def trim(items, layout, state, m):  # type: ignore[no-untyped-def]
     """Take the instances of ``m`` that nothing needs, dearest first."""
     low, high = layout.start[layout.first[m]], layout.start[layout.first[m + 1]]
     used = low + np.flatnonzero(state.x[low:high])
+    most = WHOLE + (max(lack(layout, state, m), 0.0) if layout.jump == 0.0 else 0.0)
     for i in used[np.argsort(-items.cost[used], kind="mergesort")]:
         while state.x[i] > 0:
             block = items.block[i]
             state.served[block] -= items.share[i]
-            is_needed = lack(layout, state, m) > WHOLE
+            is_needed = lack(layout, state, m) > most
             state.served[block] += items.share[i]
             if is_needed or not _put_and_log(items, state, i, -1):
                 break

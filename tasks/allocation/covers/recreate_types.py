@@ -29,7 +29,8 @@ class Items(NamedTuple):
 class Layout(NamedTuple):
     """Where things lie: ``first`` block of each model and one more, first item of each block and one more (``start``), number
     of ``phases``, the ``region`` of every run of blocks of the phases, the items that use a kind of node (``user``, from
-    ``users`` of it on), and what a whole model's lack costs (``weight``)."""
+    ``users`` of it on), what a whole model's lack costs (``weight``), and what lacking anything at all costs besides, in parts of
+    that (``jump``; 0: models are served in part where that costs less)."""
 
     first: Ints
     start: Ints
@@ -39,6 +40,7 @@ class Layout(NamedTuple):
     users: Ints
     user: Ints
     weight: Floats
+    jump: float
 
 
 class State(NamedTuple):

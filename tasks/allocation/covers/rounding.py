@@ -104,7 +104,7 @@ def give(columns: Columns, model: ModelBlocks, counts: Ints, left: Ints, prices:
     mine = np.concatenate([block.columns for phases in model.blocks for block in phases])
     new = prices.new.copy()
     for _ in range(_REPAIRS):
-        here = replace(model, blocks=_with_paid(model, counts, left))
+        here = replace(model, blocks=with_paid(model, counts, left))
         kept = np.zeros_like(new) if counts[mine].any() else prices.kept
         cover = quick_cover(here, NodePrices(new, kept), grid)
         if cover is None:
@@ -118,11 +118,12 @@ def give(columns: Columns, model: ModelBlocks, counts: Ints, left: Ints, prices:
             left -= use
             return True
         new[use > left] *= _SCARCER
-        _take_what_fits(columns, mine[more[mine] > 0], more, counts, left)
+        take_what_fits(columns, mine[more[mine] > 0], more, counts, left)
     return False
 
 
-def _take_what_fits(columns: Columns, rows: NDArray[np.intp], more: Ints, counts: Ints, left: Ints) -> None:
+def take_what_fits(columns: Columns, rows: NDArray[np.intp], more: Ints, counts: Ints, left: Ints) -> None:
+    """Put as many of ``more`` instances of the columns ``rows`` as fit into ``left``. Changes ``counts`` and ``left``."""
     for i in rows[np.argsort(-columns.share[rows], kind="stable")]:
         r, nodes = columns.pool[i], columns.counts[i].astype(np.int64)
         needed = nodes > 0
@@ -140,7 +141,7 @@ def nodes_of(columns: Columns, counts: Ints, rows: NDArray[np.intp], shape: tupl
     return used
 
 
-def _with_paid(model: ModelBlocks, counts: Ints, left: Ints) -> tuple[tuple[Block, ...], ...]:
+def with_paid(model: ModelBlocks, counts: Ints, left: Ints) -> tuple[tuple[Block, ...], ...]:
     """The model's columns of which one instance fits into ``left`` or that it has; what it has, if any, counts as running."""
     regions = []
     for phases in model.blocks:

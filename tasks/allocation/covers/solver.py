@@ -22,6 +22,7 @@ from tasks.allocation.covers.cross_region import Effort, cross_region_goal
 from tasks.allocation.covers.diving import dive
 from tasks.allocation.covers.generation import Generated, generate, joint_bound, sharpen
 from tasks.allocation.covers.largest_share import largest_share
+from tasks.allocation.covers.least_shortage import cheapest_at_shortage, least_shortage
 from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.listing import choose_listed
 from tasks.allocation.covers.many import is_beyond_closing, plan_of_many, searched
@@ -30,6 +31,7 @@ from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
 from tasks.allocation.covers.recreate import can_recreate
 from tasks.allocation.covers.rounding import round_mix
+from tasks.allocation.covers.task import Task
 from tasks.allocation.formulation import Goal, Target
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import GoalOutcome, allocate, solve_goal
@@ -91,8 +93,14 @@ def _shortage_goal(
     models = model_blocks(problem, columns, 1.0)
     if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(m.wanted > 1 for m in models):
         return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
+    if goal is not Goal.THETA:
+        task = Task(problem, columns, models, limits, clock)
+        if goal is Goal.SHORTAGE:
+            return least_shortage(task)
+        if start is not None and target.shortage is not None:
+            return cheapest_at_shortage(task, target.shortage, start)
     found, is_many = None, len(models) > _DIVE_MODELS
-    if goal is Goal.THETA and (is_many or can_recreate(models)):
+    if goal is Goal.THETA:
         found = largest_share(problem, columns, models, limits, clock)
     if found is None:
         return solve_levels(problem, columns, models, goal, target, limits, clock, start)

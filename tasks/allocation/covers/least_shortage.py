@@ -1,0 +1,202 @@
+"""Shortages by weight in problems too large for the narrowed ILP: the least weighted missing share, then the least cost at it.
+
+A relaxation prices nodes; its mix, rounded down, is searched by ruin and recreate, where a model may be served in part. No model
+may have rules of its own (:func:`tasks.allocation.covers.recreate.can_recreate`); blocks are of the whole demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tasks.allocation.covers.packing import Packing, packing
+from tasks.allocation.covers.pricing import (
+    Grid,
+    dual_prices,
+    least_by_level,
+    own_prices,
+    side_by_side,
+    supply_value,
+)
+from tasks.allocation.covers.recreate import Found, can_recreate, recreate
+from tasks.allocation.covers.relaxation import Relaxation, Worth
+from tasks.allocation.covers.rounding import is_within, whole
+from tasks.allocation.covers.ruled_shortage import Aim, serve_anew
+from tasks.allocation.covers.tables import NodePrices
+from tasks.allocation.covers.task import Task
+from tasks.allocation.formulation import Goal
+from tasks.allocation.highs import MipStatus
+from tasks.allocation.ilp import GoalOutcome
+from tasks.allocation.outcome import objective_usd, weighted_shortage
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+_ROUNDS = 24
+_CLOSE = 1e-3  # between the relaxation's value and its bound, of the value
+_LEVELS = Grid(16384, 16)  # of the bound by whole instances
+_HALVINGS = 80  # of a search
+_HOT, _WARM, _COLD = (0.1, 0.01), (0.1, 0.0025), (0.025, 0.0025)  # for less shortage, for that at cost, for less cost
+_FEW, _TRIES = 16, 4  # of so few models so many searches are made
+_RENT = 1e-4  # what all rent weighs beside all weights, where the least shortage is sought
+# What missing share costs, times what the relaxation pays for it: where less of it is sought, and where cost is.
+_STEEPER, _STEEP = 10.0, 4.0
+_MIDDLE = 0.5  # of the way from the relaxation's shortage to the one found: at that, prices tell what would lessen it
+_LITTLE = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Relaxed:
+    """What the relaxation is worth (``value``), its duals and ``mix``; ``bound``: no plan comes below it."""
+
+    worth: Worth
+    mix: Floats
+    value: float
+    bound: float
+
+
+def least_shortage(task: Task) -> GoalOutcome:
+    """The answer for the goal SHORTAGE: a search at what nodes are worth to the shortage, another one at what they cost, which
+    prices models even where no node is scarce."""
+    relaxed = _relax(task, Goal.SHORTAGE, 0.0)
+    if not can_recreate(task.models):
+        return _under_rules(task, relaxed)
+    counts = whole(relaxed.mix)
+    found = _searched(task, _at_scarcity(task, relaxed), counts, _HOT, relaxed.bound)
+    best = min([counts, *found], key=lambda each: _missing(task, each))
+    value, bound = _missing(task, best), relaxed.bound
+    if value - bound > max(task.limits.gap * value, _LITTLE) and not task.clock.is_past():
+        priced = _relax(task, Goal.COST, relaxed.value + _MIDDLE * (value - relaxed.value))
+        bound = max(bound, _bound(task, Goal.SHORTAGE, 0.0, priced.worth))
+        found = _searched(task, _at_cost(task, priced, best, _STEEPER), best, _WARM, bound)
+        best = min([best, *found], key=lambda each: _missing(task, each))
+        value = _missing(task, best)
+    return GoalOutcome(MipStatus.LIMIT, best, value, min(bound, value))
+
+
+def cheapest_at_shortage(task: Task, cap: float, start: Ints) -> GoalOutcome:
+    """The answer for the goal COST where at most ``cap`` of weighted share may be missing, as in ``start``."""
+    relaxed = _relax(task, Goal.COST, cap)
+    least = objective_usd(task.problem, task.columns, start)
+    best = GoalOutcome(MipStatus.LIMIT, start, least, min(max(relaxed.bound, 0.0), least))
+    if not can_recreate(task.models):
+        return _cheaper_under_rules(task, relaxed, cap, best)
+    for counts in _searched(task, _at_cost(task, relaxed, start, _STEEP), start, _COLD, 0.0):
+        if _missing(task, counts) <= cap:
+            best = best.or_better(counts, objective_usd(task.problem, task.columns, counts))
+    return best
+
+
+def _under_rules(task: Task, relaxed: _Relaxed) -> GoalOutcome:
+    rent = _tiny_rent(task)
+    nodes = rent + relaxed.worth.of_nodes(task.problem)
+    aim = Aim(_weights(task), NodePrices(rent, rent), NodePrices(nodes, nodes))
+    nothing = np.zeros(len(task.columns), dtype=np.int64)
+    counts, _ = serve_anew(task, nothing, relaxed.mix, aim, lambda missing: not missing.any())
+    value = _missing(task, counts)
+    return GoalOutcome(MipStatus.LIMIT, counts, value, min(relaxed.bound, value))
+
+
+def _cheaper_under_rules(task: Task, relaxed: _Relaxed, cap: float, best: GoalOutcome) -> GoalOutcome:
+    assert best.counts is not None
+    worth = relaxed.worth
+    prices = dual_prices(task.problem, worth.supply, worth.budget, worth.quota)
+    aim = Aim(_STEEP * worth.served * _weights(task), own_prices(task.problem), prices)
+    counts, _ = serve_anew(task, best.counts, relaxed.mix, aim, lambda _: False)
+    if _missing(task, counts) > cap:
+        return best
+    return best.or_better(counts, objective_usd(task.problem, task.columns, counts))
+
+
+def _missing(task: Task, counts: Ints) -> float:
+    return weighted_shortage(task.problem, task.columns, counts)
+
+
+def _weights(task: Task) -> Floats:
+    return np.array([model.demand.weight for model in task.models])
+
+
+def _at_scarcity(task: Task, relaxed: _Relaxed) -> Packing:
+    """Instances cost next to nothing, but are worth something to others."""
+    cost, weights = _tiny_rent(task), _weights(task)
+    nodes = cost + relaxed.worth.of_nodes(task.problem)
+    own, prices = NodePrices(cost, cost), NodePrices(nodes, nodes)
+    return packing(task.problem, task.columns, task.models, own, prices, relaxed.mix, weights, 0.0)
+
+
+def _tiny_rent(task: Task) -> Floats:
+    """The rent, in a unit in which all of it is little beside all weights."""
+    rent = np.nan_to_num(task.problem.price_usd_per_h)
+    return rent * (_RENT * _weights(task).sum() / max(float((rent * task.problem.capacity_nodes).sum()), _LITTLE))
+
+
+def _at_cost(task: Task, relaxed: _Relaxed, start: Ints, steep: float) -> Packing:
+    """Instances cost what they do, and missing share ``steep`` times what the relaxation pays for it."""
+    problem, worth = task.problem, relaxed.worth
+    prices = dual_prices(problem, worth.supply, worth.budget, worth.quota)
+    weights = steep * worth.served * _weights(task)
+    wanted = relaxed.mix + start
+    return packing(problem, task.columns, task.models, own_prices(problem), prices, wanted, weights, 0.0)
+
+
+def _searched(task: Task, packed: Packing, start: Ints, heat: tuple[float, float], bound: float) -> Iterable[Ints]:
+    """What searches from ``start`` on end at, within budget and quotas: of few models several side by side."""
+    is_few = len(task.models) <= _FEW
+
+    def is_enough(plan: Found) -> bool:
+        return not plan.lacking.any() and bound > 0
+
+    def search(seed: int) -> Ints:
+        limits = replace(task.limits, seed=seed, threads=1 if is_few else task.limits.threads)
+        plan, _ = recreate(packed, packed.state(start), _HALVINGS, limits, task.clock, is_enough, heat)
+        return packed.counts(plan.x, len(task.columns))
+
+    seeds = [task.limits.seed + k for k in range(_TRIES if is_few else 1)]
+    found = side_by_side(search, seeds, task.limits.threads, at_least=2)
+    return (counts for counts in found if is_within(task.problem, task.columns, counts))
+
+
+def _relax(task: Task, goal: Goal, cap: float) -> _Relaxed:
+    """The relaxation of SHORTAGE, or of COST with ``cap`` on the weighted missing share."""
+    problem, weights = task.problem, _weights(task)
+    master = Relaxation(problem, task.columns, task.models, goal, cap, task.limits)
+    rent = np.nan_to_num(problem.price_usd_per_h)
+    own = rent * (1 + problem.init_share) if goal is Goal.COST else np.zeros_like(rent)
+    worth = Worth(rent, 0.0, np.zeros(len(problem.quotas)), np.full(master.blocks, np.inf), 0.0)
+    master.price(rent, worth.phase)
+    value, best, highest = np.inf, worth, -np.inf
+    for _ in range(_ROUNDS):
+        value, worth = master.solve()
+        value += float(weights.sum()) if goal is Goal.SHORTAGE else 0.0
+        least = master.price(own + worth.of_nodes(problem), worth.phase)
+        unit = worth.served if goal is Goal.COST else 1.0
+        here = float(np.minimum(least, unit * weights).sum()) - _too_much(task, goal, cap, worth)
+        if here > highest:
+            highest, best = here, worth
+        if value - highest <= _CLOSE * abs(value) or task.clock.is_past():
+            break
+    return _Relaxed(best, master.mix(), value, max(_bound(task, goal, cap, best), highest))
+
+
+def _too_much(task: Task, goal: Goal, cap: float, worth: Worth) -> float:
+    """What costs at the duals count too much: duals x supply, and x cap."""
+    supply = supply_value(task.problem, worth.supply, worth.budget, worth.quota)
+    return supply + (worth.served * cap if goal is Goal.COST else 0.0)
+
+
+def _bound(task: Task, goal: Goal, cap: float, worth: Worth) -> float:
+    """No plan is worth less: every model's whole instances at the level that costs least, less what the duals count too much.
+    SHORTAGE at duals of COST: per unit of weighted share."""
+    nodes = worth.of_nodes(task.problem)
+    unit, prices = 1.0, NodePrices(nodes, nodes)
+    if goal is Goal.COST:
+        unit, prices = worth.served, dual_prices(task.problem, worth.supply, worth.budget, worth.quota)
+    tables = side_by_side(
+        lambda model: least_by_level(model, prices, model.scaled(_LEVELS)), task.models, task.limits.threads
+    )
+    cells = _LEVELS.size // _LEVELS.unit
+    missing = unit * (1.0 - np.arange(cells + 1) / cells)
+    least = sum(float((table + weight * missing).min()) for weight, table in zip(_weights(task), tables, strict=True))
+    return least - _too_much(task, goal, cap, worth)

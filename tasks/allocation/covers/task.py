@@ -1,0 +1,24 @@
+"""What the steps of the covers solver share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tasks.allocation.clock import Clock
+from tasks.allocation.columns import Columns
+from tasks.allocation.covers.pricing import ModelBlocks
+from tasks.allocation.types import AllocationProblem, SolveLimits
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """A problem and its columns; the ``models`` that want anything, with blocks of ``share`` times their demand; and when to
+    stop."""
+
+    problem: AllocationProblem
+    columns: Columns
+    models: Sequence[ModelBlocks]
+    limits: SolveLimits
+    clock: Clock
+    share: float = 1.0
