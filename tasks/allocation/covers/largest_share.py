@@ -50,6 +50,7 @@ _HALVINGS_STAGED, _ROUNDS_STAGED = 56, 600  # of the search that goes on from st
 _FIRST, _LESS = 0.88, 0.96  # of the relaxation's share; of a share that was not reached by far
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
+# Under rules: tried first, of the relaxation's share, and more than what was reached; models served anew, in all, at a share.
 _FIRST_RULED, _MORE_RULED = 0.5, 1.15
 _WORK_RULED, _AT_A_SHARE_RULED = 2400, 600
 _RENT = 1e-3  # what rent weighs beside the prices of scarcity

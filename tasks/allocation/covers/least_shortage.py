@@ -6,7 +6,7 @@ may have rules of its own (:func:`tasks.allocation.covers.recreate.can_recreate`
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -37,9 +37,9 @@ Ints = NDArray[np.int64]
 _ROUNDS = 24
 _CLOSE = 1e-3  # between the relaxation's value and its bound, of the value
 _LEVELS = Grid(16384, 16)  # of the bound by whole instances
-_HALVINGS = 80  # of a search
+_HALVINGS = 56  # of a search
 _HOT, _WARM, _COLD = (0.1, 0.01), (0.1, 0.0025), (0.025, 0.0025)  # for less shortage, for that at cost, for less cost
-_FEW, _TRIES = 16, 4  # of so few models so many searches are made
+_FEW, _TRIES = 8, 4  # of so few models so many searches are made
 _RENT = 1e-4  # what all rent weighs beside all weights, where the least shortage is sought
 # What missing share costs, times what the relaxation pays for it: where less of it is sought, and where cost is.
 _STEEPER, _STEEP = 10.0, 4.0
@@ -59,55 +59,103 @@ class _Relaxed:
 
 def least_shortage(task: Task) -> GoalOutcome:
     """The answer for the goal SHORTAGE: a search at what nodes are worth to the shortage, another one at what they cost, which
-    prices models even where no node is scarce."""
+    prices models even where no node is scarce. Models that fit nowhere miss all."""
+    task, lost = _with_blocks(task)
+    best = np.zeros(len(task.columns), dtype=np.int64)
+    if not task.models:
+        return GoalOutcome(MipStatus.LIMIT, best, lost, lost)
     relaxed = _relax(task, Goal.SHORTAGE, 0.0)
+    bound = relaxed.bound
     if not can_recreate(task.models):
-        return _under_rules(task, relaxed)
-    counts = whole(relaxed.mix)
-    found = _searched(task, _at_scarcity(task, relaxed), counts, _HOT, relaxed.bound)
-    best = min([counts, *found], key=lambda each: _missing(task, each))
-    value, bound = _missing(task, best), relaxed.bound
-    if value - bound > max(task.limits.gap * value, _LITTLE) and not task.clock.is_past():
-        priced = _relax(task, Goal.COST, relaxed.value + _MIDDLE * (value - relaxed.value))
-        bound = max(bound, _bound(task, Goal.SHORTAGE, 0.0, priced.worth))
-        found = _searched(task, _at_cost(task, priced, best, _STEEPER), best, _WARM, bound)
-        best = min([best, *found], key=lambda each: _missing(task, each))
-        value = _missing(task, best)
-    return GoalOutcome(MipStatus.LIMIT, best, value, min(bound, value))
+        best = _under_rules(task, relaxed)
+    else:
+        first = whole(relaxed.mix)
+        found = _searched(task, _at_scarcity(task, relaxed), first, _HOT, _is_little(task, bound))
+        best = min([first, *found], key=lambda each: _missing(task, each))
+        value = _missing(task, best) - lost
+        if value > _enough(task, bound) and not task.clock.is_past():
+            priced = _relax(task, Goal.COST, relaxed.value + _MIDDLE * (value - relaxed.value))
+            bound = max(bound, _bound(task, Goal.SHORTAGE, 0.0, priced.worth))
+            found = _searched(task, _at_cost(task, priced, best, _STEEPER), best, _WARM, _is_little(task, bound))
+            best = min([best, *found], key=lambda each: _missing(task, each))
+    value = _missing(task, best)
+    return GoalOutcome(MipStatus.LIMIT, best, value, min(lost + bound, value))
 
 
 def cheapest_at_shortage(task: Task, cap: float, start: Ints) -> GoalOutcome:
     """The answer for the goal COST where at most ``cap`` of weighted share may be missing, as in ``start``."""
-    relaxed = _relax(task, Goal.COST, cap)
+    task, lost = _with_blocks(task)
     least = objective_usd(task.problem, task.columns, start)
+    if not task.models:
+        return GoalOutcome(MipStatus.LIMIT, start, least, 0.0)
+    relaxed = _relax(task, Goal.COST, cap - lost)
     best = GoalOutcome(MipStatus.LIMIT, start, least, min(max(relaxed.bound, 0.0), least))
-    if not can_recreate(task.models):
-        return _cheaper_under_rules(task, relaxed, cap, best)
-    for counts in _searched(task, _at_cost(task, relaxed, start, _STEEP), start, _COLD, 0.0):
+    if can_recreate(task.models):
+        found = _cheaper(task, relaxed, cap - lost, start)
+    else:
+        found = [_cheaper_under_rules(task, relaxed, start)]
+    for counts in found:
         if _missing(task, counts) <= cap:
-            best = best.or_better(counts, objective_usd(task.problem, task.columns, counts))
+            fewer = _given_back(task, counts, cap)
+            best = best.or_better(fewer, objective_usd(task.problem, task.columns, fewer))
     return best
 
 
-def _under_rules(task: Task, relaxed: _Relaxed) -> GoalOutcome:
+def _with_blocks(task: Task) -> tuple[Task, float]:
+    """The task without models that fit nowhere, and their weights together."""
+    models = [model for model in task.models if model.blocks]
+    lost = sum(model.demand.weight for model in task.models if not model.blocks)
+    return replace(task, models=models), lost
+
+
+def _cheaper(task: Task, relaxed: _Relaxed, cap: float, start: Ints) -> Iterable[Ints]:
+    packed, enough = _at_cost(task, relaxed, start, _STEEP), relaxed.bound / (1 - task.limits.gap)
+
+    def is_enough(plan: Found) -> bool:
+        cost = plan.value - float(packed.layout.weight @ plan.lacking)
+        return cost <= enough and float(_weights(task) @ plan.lacking) <= cap
+
+    return _searched(task, packed, start, _COLD, is_enough)
+
+
+def _given_back(task: Task, counts: Ints, cap: float) -> Ints:
+    """``counts`` without instances, those first that cost most beside what is missing without them, as long as no more than
+    ``cap`` is: missing share cost more in the search than it is worth."""
+    used = np.flatnonzero(counts)
+    part, left = task.columns.select(used), counts[used].copy()
+    one = np.eye(len(used), dtype=np.int64)
+    missing = np.array([weighted_shortage(task.problem, part, left - one[i]) for i in range(len(used))])
+    more = np.maximum(missing - weighted_shortage(task.problem, part, left), _LITTLE)
+    for i in np.argsort(-part.price_usd_per_h / more, kind="stable").tolist():
+        while left[i] > 0 and weighted_shortage(task.problem, part, left - one[i]) <= cap:
+            left[i] -= 1
+    return task.columns.spread(used, left)
+
+
+def _under_rules(task: Task, relaxed: _Relaxed) -> Ints:
+    """As the search for the least shortage, of models with rules of their own."""
     rent = _tiny_rent(task)
     nodes = rent + relaxed.worth.of_nodes(task.problem)
     aim = Aim(_weights(task), NodePrices(rent, rent), NodePrices(nodes, nodes))
     nothing = np.zeros(len(task.columns), dtype=np.int64)
-    counts, _ = serve_anew(task, nothing, relaxed.mix, aim, lambda missing: not missing.any())
-    value = _missing(task, counts)
-    return GoalOutcome(MipStatus.LIMIT, counts, value, min(relaxed.bound, value))
+    return serve_anew(task, nothing, relaxed.mix, aim, lambda missing: not missing.any())[0]
 
 
-def _cheaper_under_rules(task: Task, relaxed: _Relaxed, cap: float, best: GoalOutcome) -> GoalOutcome:
-    assert best.counts is not None
+def _cheaper_under_rules(task: Task, relaxed: _Relaxed, start: Ints) -> Ints:
+    """As :func:`_cheaper`, of models with rules of their own."""
     worth = relaxed.worth
     prices = dual_prices(task.problem, worth.supply, worth.budget, worth.quota)
     aim = Aim(_STEEP * worth.served * _weights(task), own_prices(task.problem), prices)
-    counts, _ = serve_anew(task, best.counts, relaxed.mix, aim, lambda _: False)
-    if _missing(task, counts) > cap:
-        return best
-    return best.or_better(counts, objective_usd(task.problem, task.columns, counts))
+    return serve_anew(task, start, relaxed.mix, aim, lambda _: False)[0]
+
+
+def _enough(task: Task, bound: float) -> float:
+    """A shortage that is near enough to its bound."""
+    return bound + max(task.limits.gap * bound, _LITTLE)
+
+
+def _is_little(task: Task, bound: float) -> Callable[[Found], bool]:
+    return lambda plan: float(_weights(task) @ plan.lacking) <= _enough(task, bound)
 
 
 def _missing(task: Task, counts: Ints) -> float:
@@ -141,12 +189,11 @@ def _at_cost(task: Task, relaxed: _Relaxed, start: Ints, steep: float) -> Packin
     return packing(problem, task.columns, task.models, own_prices(problem), prices, wanted, weights, 0.0)
 
 
-def _searched(task: Task, packed: Packing, start: Ints, heat: tuple[float, float], bound: float) -> Iterable[Ints]:
+def _searched(
+    task: Task, packed: Packing, start: Ints, heat: tuple[float, float], is_enough: Callable[[Found], bool]
+) -> Iterable[Ints]:
     """What searches from ``start`` on end at, within budget and quotas: of few models several side by side."""
     is_few = len(task.models) <= _FEW
-
-    def is_enough(plan: Found) -> bool:
-        return not plan.lacking.any() and bound > 0
 
     def search(seed: int) -> Ints:
         limits = replace(task.limits, seed=seed, threads=1 if is_few else task.limits.threads)

@@ -12,8 +12,8 @@ import numpy as np
 from tasks.jit import kernel
 
 WHOLE = 1e-12  # a model that lacks less lacks nothing
-_ATTEMPTS = 8  # at completing a model: what it wants may not be left as often as it wants it
-_REGIONS_TRIED = 0.3  # of the regions, in which a model may be completed besides those it lost instances in
+_ATTEMPTS = 8  # at completing a model: what it wants may not be left so often
+_REGIONS_TRIED = 0.3  # of the regions, where a model may be completed besides those it lost instances in
 _COMPARED = 6  # items, of which one to make room for is chosen
 _NOISE = 0.1
 _MOST_DUAL = 1.2  # of the prices of scarcity, in the prices at which a model is completed
@@ -132,9 +132,9 @@ def _at_least(cost, least, at):  # type: ignore[no-untyped-def]
 def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no-untyped-def]
     """Put what model ``m`` lacks, cheap at ``price`` per item, in ``allowed`` regions; whether it lacks nothing now.
 
-    What it lacks is split into ``cells``; a block's cost of cells, the sum over the phases of what each lacks of them, and
-    the best split among the regions follow one another. What does not fit as often as it is wanted is left out, and what is
-    lacking then sought again.
+    What it lacks is split into ``cells`` (without a jump: so many of them as cost less than lacking them); a block's cost of
+    cells, the sum over the phases of what each lacks of them, and the best split among the regions follow one another. What
+    does not fit as often as it is wanted is left out, and what is lacking then sought again.
     """
     first, phases = layout.first[m], layout.phases
     blocks = layout.first[m + 1] - first
@@ -164,9 +164,8 @@ def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no
                     if k - spare > 1e-9:
                         region[k] += least[int(np.ceil(k - spare - 1e-9))]
             _join(joined, region, split[g])
-        to = cells
-        if layout.jump == 0.0:
-            to = np.argmin(joined - layout.weight[m] * width * np.arange(cells + 1))
+        dear = layout.weight[m] * width
+        to = cells if layout.jump > 0.0 else np.argmin(joined - dear * np.arange(cells + 1))
         if joined[to] == np.inf or not _put_split(items, layout, state, first, split, to, width, at, source, taken):
             return False
     return lack(layout, state, m) <= WHOLE
@@ -365,8 +364,8 @@ def search(items, layout, state, mine, best_x, rounds, heat, bias, room, cells, 
     """``rounds`` of ruin and recreate of the models ``mine``, the only ones in ``state``, which becomes the last plan kept;
     ``best_x`` becomes the best one of those models.
 
-    A plan that costs more is kept with chance exp(-excess / heat); cost counts what models lack and, ``bias`` times, what
-    their nodes are worth to others. ``heat`` and ``bias``: at the beginning and the end; ``room``: see :func:`_ruin`.
+    A plan that costs more is kept with chance exp(-excess / heat); cost counts what models lack and, ``bias`` times, what their
+    nodes are worth. ``heat`` and ``bias``: at the beginning and the end; ``room``: see :func:`_ruin`.
     """
     np.random.seed(seed)
     price, penalty = items.cost.copy(), np.zeros(len(layout.first) - 1)

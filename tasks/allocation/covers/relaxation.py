@@ -19,7 +19,7 @@ from tasks.allocation.highs import QuietHighs
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
 Floats = NDArray[np.float64]
-_PER_BLOCK = 1
+_PER_BLOCK = 1  # columns a round adds: with more there are fewer rounds, but the LPs take longer
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,7 +89,8 @@ class _Search:
 
     def __init__(self, task: Task, columns: Columns, aim: Aim) -> None:
         self._task, self._columns, self._aim = task, columns, aim
-        self._models = model_blocks(task.problem, columns, task.share)
+        names = {model.demand.model for model in task.models}
+        self._models = [m for m in model_blocks(task.problem, columns, task.share) if m.demand.model in names]
         pool = columns.pool
         self._new = (columns.counts * aim.cost.new[pool]).sum(axis=1)
         self._kept = (columns.counts * aim.cost.kept[pool]).sum(axis=1)

@@ -49,6 +49,9 @@ _SEARCH_ABOVE = 1e-3  # gap of a plan that is searched, where models are few: li
 _DIVES, _DIVE_ABOVE, _DIVE_UNTIL = 6, 5e-3, 0.5
 _DIVE_MODELS = 16  # of more, a dive does not come far in its rounds
 _DIVE_ROUNDS = 1500  # pricings of one model over all dives
+# Shortages of so few models, by common share and by weight, go by covers at levels too, which take longer than the search, and
+# find more only where an ILP gets through all covers generated.
+_LEVEL_MODELS, _LEVEL_MODELS_BY_WEIGHT = 8, 3
 _NOTHING = 1e-9  # USD/h
 _ILP_COLUMNS = 3000  # shortages of at most so many columns go to the narrowed ILP,
 _ILP_WORK = 400  # each of its ILPs with so many looks at 800 columns
@@ -88,23 +91,24 @@ def _shortage_goal(
     clock: Clock,
     start: NDArray[np.int64] | None,
 ) -> GoalOutcome:
-    """By the narrowed ILP where that is small enough, else by covers at levels; the common share of many models by a search, that
-    of few without rules of their own by both."""
+    """By the narrowed ILP where that is small enough, else by a search, of few models by covers at levels as well."""
     models = model_blocks(problem, columns, 1.0)
     if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(m.wanted > 1 for m in models):
         return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
-    if goal is not Goal.THETA:
-        task = Task(problem, columns, models, limits, clock)
-        if goal is Goal.SHORTAGE:
-            return least_shortage(task)
-        if start is not None and target.shortage is not None:
-            return cheapest_at_shortage(task, target.shortage, start)
-    found, is_many = None, len(models) > _DIVE_MODELS
+    task = Task(problem, columns, models, limits, clock)
     if goal is Goal.THETA:
         found = largest_share(problem, columns, models, limits, clock)
+    elif goal is Goal.SHORTAGE:
+        found = least_shortage(task)
+    else:
+        # Such a goal follows one that found the shortage.
+        assert target.shortage is not None
+        assert start is not None
+        found = cheapest_at_shortage(task, target.shortage, start)
     if found is None:
         return solve_levels(problem, columns, models, goal, target, limits, clock, start)
-    if is_many:
+    most = _LEVEL_MODELS if goal is Goal.THETA else _LEVEL_MODELS_BY_WEIGHT
+    if len(models) > most or relative_gap(found.objective, found.bound) <= limits.gap:
         return found
     best = solve_levels(problem, columns, models, goal, target, limits, clock, found.counts)
     best = best.or_better(found.counts, found.objective)
