@@ -102,6 +102,8 @@ def test_it_misses_little_more_than_the_best_and_its_bound_holds(ruled: bool) ->
         at = cheapest_at_shortage(task, found.objective + 1e-9, found.counts)
         assert at.counts is not None
         assert at.objective <= objective_usd(p, task.columns, found.counts) + 1e-9
+        if found.objective <= least + 1e-6:
+            assert at.bound <= truth.objective_usd + 1e-5, seed
         assert weighted_shortage(p, task.columns, at.counts) <= found.objective + 1e-8
         checked += 1
     assert checked > 5
@@ -177,3 +179,54 @@ def test_lists_end_that_look_at_far_more_than_they_find() -> None:
         12,
     )
     assert found == -1
+
+
+def test_what_runs_is_bounded_at_what_keeping_it_costs() -> None:
+    # By hand: 13 of 20 nodes run and cost 1 USD/h each; started anew they would cost half as much again.
+    p = two_models(13)
+    p = replace(p, init_share=0.5, running={(R1, "a1"): 10, (R1, "b1"): 10})
+    task = task_of(p)
+    at = cheapest_at_shortage(task, 0.7 + 1e-9, np.array([3, 10]))
+    assert at.objective == pytest.approx(13.0)
+    assert at.bound <= 13.0
+
+
+def test_supply_far_below_demand_is_priced_too() -> None:
+    # By hand: 8 nodes for 2,000 req/s; four of 3 USD/h serve what four of 1 USD/h do.
+    rates = {"L4": ({"L4x1": 1}, 1.0), "A10G": ({"A10Gx1": 1}, 1.0)}
+    candidates = [workload("a", Phase.AGGREGATED, rates, NODES)]
+    price = {(R1, "L4x1"): 1.0, (R1, "A10Gx1"): 3.0}
+    p = problem(candidates, {"a": 2000.0}, price, dict.fromkeys(price, 4), configs=NODES)
+    task = task_of(p)
+    start = np.where(task.columns.counts[:, 1] == 1, 4, 0)
+    at = cheapest_at_shortage(task, weighted_shortage(p, task.columns, start), start)
+    assert at.objective == pytest.approx(4.0)
+    assert at.bound <= 4.0 + 1e-9
+
+
+def test_small_instances_under_rules_are_not_rounded_to_nothing() -> None:
+    # By hand: an instance serves a two-thousandth of a model; 2,400 nodes serve 1.2 of two models.
+    p = two_models(2400, min_replicas=2)
+    p = replace(p, demands=tuple(replace(d, planned_req_per_s=2000.0, weight=1.0) for d in p.demands))
+    assert least_shortage(task_of(p)).objective == pytest.approx(0.8, abs=0.01)
+
+
+def test_a_shortage_of_many_columns_keeps_its_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(solver, "_ILP_COLUMNS", -1)
+    checked = 0
+    for seed in range(14):
+        base = ruled_problem(seed)
+        if len(base.regions) < 2 or base.links:
+            continue
+        demands = tuple(replace(d, planned_req_per_s=2 * d.planned_req_per_s, min_regions=2) for d in base.demands)
+        for shortage in Shortage:
+            p = replace(base, demands=demands, shortage=shortage)
+            truth = solve_ilp(p, EXACT)
+            if truth.status is not SolveStatus.SHORTFALL:
+                continue
+            answer = solver.solve_covers(p, EXACT)
+            assert check_result(p, answer) == [], seed
+            assert answer.theta <= truth.theta + 1e-6 or shortage is Shortage.PRIORITY, seed
+            assert answer.theta_upper >= truth.theta - 1e-6 or shortage is Shortage.PRIORITY, seed
+            checked += 1
+    assert checked > 5

@@ -32,7 +32,7 @@ from tasks.allocation.covers.task import Task
 from tasks.allocation.formulation import Goal
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import NO_SHARE, GoalOutcome
-from tasks.allocation.outcome import served_shares
+from tasks.allocation.outcome import regions_missing, served_shares
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
 Floats = NDArray[np.float64]
@@ -114,15 +114,14 @@ def _by_serving_anew(task: Task, relaxed: Relaxed, start: Ints | None) -> GoalOu
     """Under rules: larger shares than that of ``start`` are tried until no model misses anything of one; by less where one is not
     reached."""
     best = np.zeros(len(task.columns), dtype=np.int64) if start is None else start
-    reached, more, work = _common(task, best), _MORE_RULED, _WORK_RULED
+    reached, first, more, work = _common(task, best), _FIRST_RULED, _MORE_RULED, _WORK_RULED
     small = _RENT * np.nan_to_num(task.problem.price_usd_per_h) * float(relaxed.nodes.mean())
     prices = NodePrices(small + relaxed.nodes, small + relaxed.nodes)
     aim = Aim(lack_weights(relaxed.least, _LACK), NodePrices(small, small), prices)
-    counts = best
     while work > 0 and more > _LEAST_MORE and reached < relaxed.bound * (1 - task.limits.gap):
         if task.clock.is_past():
             break
-        share = min(max(reached * more, _FIRST_RULED * relaxed.share), 1.0)
+        share = min(max(reached * more, first * relaxed.share), 1.0)
         at = replace(task, share=share)
         counts, taken = serve_anew(
             at, best, relaxed.mix, aim, lambda missing: not missing.any(), min(work, _AT_A_SHARE_RULED)
@@ -132,13 +131,16 @@ def _by_serving_anew(task: Task, relaxed: Relaxed, start: Ints | None) -> GoalOu
         if common > reached:
             best, reached = counts, common
         if common < share * (1 - 1e-9):
-            more = math.sqrt(more)
+            more, first = math.sqrt(more), first / 2
     if reached <= 0:
         return None
     return GoalOutcome(MipStatus.LIMIT, best, -reached, -max(relaxed.bound, reached))
 
 
 def _common(task: Task, counts: Ints) -> float:
+    """The least share that a model is served; 0 where one is in too few regions."""
+    if regions_missing(task.problem, task.columns, counts):
+        return 0.0
     return min(served_shares(task.problem, task.columns, counts).values())
 
 

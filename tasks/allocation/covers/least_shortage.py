@@ -1,7 +1,7 @@
 """Shortages by weight in problems too large for the narrowed ILP: the least weighted missing share, then the least cost at it.
 
-A relaxation prices nodes; its mix, rounded down, is searched by ruin and recreate, where a model may be served in part. No model
-may have rules of its own (:func:`tasks.allocation.covers.recreate.can_recreate`); blocks are of the whole demand.
+A relaxation prices nodes; its mix, rounded down, is searched by ruin and recreate, where a model may be served in part, or under
+rules a few models at a time are served anew. Blocks are of the whole demand.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ def least_shortage(task: Task) -> GoalOutcome:
         best = _under_rules(task, relaxed)
     else:
         first = whole(relaxed.mix)
+        first = first if is_within(task.problem, task.columns, first) else best
         found = _searched(task, _at_scarcity(task, relaxed), first, _HOT, _is_little(task, bound))
         best = min([first, *found], key=lambda each: _missing(task, each))
         value = _missing(task, best) - lost
         if value > _enough(task, bound) and not task.clock.is_past():
             priced = _relax(task, Goal.COST, relaxed.value + _MIDDLE * (value - relaxed.value))
-            bound = max(bound, _bound(task, Goal.SHORTAGE, 0.0, priced.worth))
             found = _searched(task, _at_cost(task, priced, best, _STEEPER), best, _WARM, _is_little(task, bound))
             best = min([best, *found], key=lambda each: _missing(task, each))
     value = _missing(task, best)
@@ -109,11 +109,11 @@ def _with_blocks(task: Task) -> tuple[Task, float]:
 
 
 def _cheaper(task: Task, relaxed: _Relaxed, cap: float, start: Ints) -> Iterable[Ints]:
-    packed, enough = _at_cost(task, relaxed, start, _STEEP), relaxed.bound / (1 - task.limits.gap)
+    packed = _at_cost(task, relaxed, start, _STEEP)
 
     def is_enough(plan: Found) -> bool:
         cost = plan.value - float(packed.layout.weight @ plan.lacking)
-        return cost <= enough and float(_weights(task) @ plan.lacking) <= cap
+        return cost * (1 - task.limits.gap) <= relaxed.bound and float(_weights(task) @ plan.lacking) <= cap
 
     return _searched(task, packed, start, _COLD, is_enough)
 
@@ -145,8 +145,15 @@ def _cheaper_under_rules(task: Task, relaxed: _Relaxed, start: Ints) -> Ints:
     """As :func:`_cheaper`, of models with rules of their own."""
     worth = relaxed.worth
     prices = dual_prices(task.problem, worth.supply, worth.budget, worth.quota)
-    aim = Aim(_STEEP * worth.served * _weights(task), own_prices(task.problem), prices)
+    aim = Aim(_STEEP * _worth_of_share(task, relaxed, start), own_prices(task.problem), prices)
     return serve_anew(task, start, relaxed.mix, aim, lambda _: False)[0]
+
+
+def _worth_of_share(task: Task, relaxed: _Relaxed, start: Ints) -> Floats:
+    """What the relaxation pays for each model's share; where that is nothing, what ``start`` costs by weight."""
+    weights = _weights(task)
+    mean = objective_usd(task.problem, task.columns, start) / float(weights.sum())
+    return weights * (relaxed.worth.served or mean or 1.0)
 
 
 def _enough(task: Task, bound: float) -> float:
@@ -184,7 +191,7 @@ def _at_cost(task: Task, relaxed: _Relaxed, start: Ints, steep: float) -> Packin
     """Instances cost what they do, and missing share ``steep`` times what the relaxation pays for it."""
     problem, worth = task.problem, relaxed.worth
     prices = dual_prices(problem, worth.supply, worth.budget, worth.quota)
-    weights = steep * worth.served * _weights(task)
+    weights = steep * _worth_of_share(task, relaxed, start)
     wanted = relaxed.mix + start
     return packing(problem, task.columns, task.models, own_prices(problem), prices, wanted, weights, 0.0)
 
@@ -217,14 +224,18 @@ def _relax(task: Task, goal: Goal, cap: float) -> _Relaxed:
     for _ in range(_ROUNDS):
         value, worth = master.solve()
         value += float(weights.sum()) if goal is Goal.SHORTAGE else 0.0
+        size = master.size
         least = master.price(own + worth.of_nodes(problem), worth.phase)
         unit = worth.served if goal is Goal.COST else 1.0
         here = float(np.minimum(least, unit * weights).sum()) - _too_much(task, goal, cap, worth)
         if here > highest:
             highest, best = here, worth
-        if value - highest <= _CLOSE * abs(value) or task.clock.is_past():
+        if value - highest <= _CLOSE * abs(value) + _LITTLE or master.size == size or task.clock.is_past():
             break
-    return _Relaxed(best, master.mix(), value, max(_bound(task, goal, cap, best), highest))
+    bound = _bound(task, goal, cap, best)
+    # That of parts counts what runs as if it were started anew.
+    bound = max(bound, highest, 0.0) if goal is Goal.SHORTAGE else bound
+    return _Relaxed(best, master.mix(), value, bound)
 
 
 def _too_much(task: Task, goal: Goal, cap: float, worth: Worth) -> float:
@@ -234,8 +245,7 @@ def _too_much(task: Task, goal: Goal, cap: float, worth: Worth) -> float:
 
 
 def _bound(task: Task, goal: Goal, cap: float, worth: Worth) -> float:
-    """No plan is worth less: every model's whole instances at the level that costs least, less what the duals count too much.
-    SHORTAGE at duals of COST: per unit of weighted share."""
+    """No plan is worth less: every model's whole instances at the level that costs least, less what the duals count too much."""
     nodes = worth.of_nodes(task.problem)
     unit, prices = 1.0, NodePrices(nodes, nodes)
     if goal is Goal.COST:

@@ -272,6 +272,7 @@ def best_level(model: ModelBlocks, prices: NodePrices, grid: Grid, weight: float
     """The cover of a part of the demand that costs least with ``weight`` x the rest; None if that is none at all."""
     if len(model.blocks) < model.wanted:
         return None
+    grid = model.scaled(grid)
     tables = _tables_down(model, prices, grid)
     h, taken, source = kernels.join_regions(_cells_down(model, tables, grid), len(tables), model.wanted)
     cost = h[-1, model.wanted]

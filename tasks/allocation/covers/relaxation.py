@@ -19,6 +19,7 @@ from tasks.allocation.highs import QuietHighs
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
 Floats = NDArray[np.float64]
+_DEAR, _LITTLE = 100.0, 1e-9
 _PER_BLOCK = 1  # columns a round adds: with more there are fewer rounds, but the LPs take longer
 
 
@@ -82,7 +83,8 @@ class Relaxation:
         for _ in range(self.blocks + len(models)):
             self._lp.addRow(0.0, infinity, 0, none, np.zeros(0))
         weights = np.array([model.demand.weight for model in models])
-        self._lp.addRow(float(weights.sum()) - cap if goal is Goal.COST else -infinity, infinity, 0, none, np.zeros(0))
+        self._least = float(weights.sum()) - cap
+        self._lp.addRow(self._least if goal is Goal.COST else -infinity, infinity, 0, none, np.zeros(0))
         self._before = self._add_shares(weights) + self._add_regions()
         self._added: list[int] = []
         self._seen: set[int] = set()
@@ -98,8 +100,8 @@ class Relaxation:
             rows = np.array([demand + m, served], dtype=np.int32)
             cost = -weight if self._goal is Goal.SHORTAGE else 0.0
             self._lp.addCol(cost, 0.0, 1.0, 2, rows, np.array([-1.0, weight]))
-        # Until its columns serve enough, at more than any plan costs.
-        dear = no_plan_costs_more(self._problem) + 1.0
+        # Until its columns serve enough: what all supply costs, for far less than it serves.
+        dear = _DEAR * (no_plan_costs_more(self._problem) + 1.0) / min(1.0, max(self._least, _LITTLE))
         self._lp.addCol(
             dear / float(weights.min()), 0.0, highspy.kHighsInf, 1, np.array([served], dtype=np.int32), np.ones(1)
         )
@@ -114,6 +116,11 @@ class Relaxation:
                 self._lp.addCol(0.0, 0.0, highspy.kHighsInf, len(rows), rows, np.array([-1.0] * len(phases) + [1.0]))
                 row += len(phases)
         return sum(len(model.blocks) for model in self._models)
+
+    @property
+    def size(self) -> int:
+        """How many columns there are."""
+        return len(self._added)
 
     def price(self, prices: Floats, phase: Floats) -> Floats:
         """Add each block's columns of least reduced cost at prices of nodes and of the phases' shares; each model's least cost

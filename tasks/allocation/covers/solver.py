@@ -93,7 +93,7 @@ def _shortage_goal(
 ) -> GoalOutcome:
     """By the narrowed ILP where that is small enough, else by a search, of few models by covers at levels as well."""
     models = model_blocks(problem, columns, 1.0)
-    if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(m.wanted > 1 for m in models):
+    if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0:
         return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
     task = Task(problem, columns, models, limits, clock)
     if goal is Goal.THETA:
@@ -105,10 +105,12 @@ def _shortage_goal(
         assert target.shortage is not None
         assert start is not None
         found = cheapest_at_shortage(task, target.shortage, start)
+    if any(model.wanted > 1 for model in models):
+        return found or solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
     if found is None:
         return solve_levels(problem, columns, models, goal, target, limits, clock, start)
     most = _LEVEL_MODELS if goal is Goal.THETA else _LEVEL_MODELS_BY_WEIGHT
-    if len(models) > most or relative_gap(found.objective, found.bound) <= limits.gap:
+    if len(models) > most or found.objective - found.bound <= limits.gap * abs(found.objective):
         return found
     best = solve_levels(problem, columns, models, goal, target, limits, clock, found.counts)
     best = best.or_better(found.counts, found.objective)

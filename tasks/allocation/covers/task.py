@@ -13,8 +13,7 @@ from tasks.allocation.types import AllocationProblem, SolveLimits
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A problem and its columns; the ``models`` that want anything, with blocks of ``share`` times their demand; and when to
-    stop."""
+    """A problem and its columns; ``models`` of it, of which ``share`` of the demand is to be served; and when to stop."""
 
     problem: AllocationProblem
     columns: Columns
