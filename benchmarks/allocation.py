@@ -9,7 +9,8 @@ core      a small problem of :mod:`allocation_instances`
 extended  the paper's extended setup in size: six models of two phases, 20 configurations, three regions, more than three
           million columns before the frontier
 fleet     46 models of two phases, 4,000 frontier templates each, 40 configurations, ten regions
-          (:mod:`fleet_instances`); with --models, --regions and --demand of another size
+          (:mod:`fleet_instances`); with --models, --regions and --demand of another size; with --priority shortages by
+          weight, with --rules a third of the models with N+1 and a third with two replicas
 library-fleet
           a fleet of the same size of templates that ``coral build`` solves (:mod:`library_fleet`)
 library   the library a lake holds of a scenario, with prices and demands drawn around the scenario's, and supply as
@@ -47,7 +48,7 @@ from monolith import Monolith, solve_monolith
 
 from tasks.allocation.checker import check_result
 from tasks.allocation.covers.solver import solve_covers
-from tasks.allocation.types import AllocationProblem, AllocationResult, SolveLimits, SolveStatus
+from tasks.allocation.types import AllocationProblem, AllocationResult, Shortage, SolveLimits, SolveStatus
 
 # Supply as a multiple of what the relaxation needs, by name.
 LEVELS = {"ample": 4.0, "moderate": 2.0, "scarce": 1.25, "very scarce": 1.05}
@@ -101,6 +102,7 @@ def instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, All
         is_law = options.shape == "fleet"
         fleet = Fleet(models=options.models, regions=options.regions, demand=options.demand)
         problems = make_fleet(seed, fleet, supplies) if is_law else make_library_fleet(options.lake, seed, supplies)
+        problems = [with_rules(p, seed, is_weighted=options.priority, is_ruled=options.rules) for p in problems]
         for name, problem in zip(FLEET_LEVELS, problems, strict=True):
             yield name, problem, sum(len(c.template_ids) for c in problem.candidates) * len(problem.regions)
     elif options.shape == "library":
@@ -108,6 +110,22 @@ def instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, All
     else:
         for name, supply in LEVELS.items():
             yield name, *make_instance(SHAPES[options.shape], seed, supply)
+
+
+def with_rules(problem: AllocationProblem, seed: int, *, is_weighted: bool, is_ruled: bool) -> AllocationProblem:
+    """With weights of 1, 2 or 4 and shortages by them; with rules of the models' own."""
+    weights = np.random.default_rng(seed).choice([1.0, 1.0, 2.0, 4.0], len(problem.demands)).tolist()
+    demands = [
+        replace(
+            demand,
+            weight=weight if is_weighted else 1.0,
+            survives_loss=is_ruled and at % 3 == 0,
+            min_replicas=2 if is_ruled and at % 3 == 1 else 1,
+        )
+        for at, (demand, weight) in enumerate(zip(problem.demands, weights, strict=True))
+    ]
+    shortage = Shortage.PRIORITY if is_weighted else Shortage.UNIFORM
+    return replace(problem, demands=tuple(demands), shortage=shortage)
 
 
 def library_instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, AllocationProblem, int]]:
@@ -168,12 +186,14 @@ def main() -> None:
     parser.add_argument("--models", type=int, default=Fleet.models, help="of `fleet`")
     parser.add_argument("--regions", type=int, default=Fleet.regions, help="of `fleet`")
     parser.add_argument("--demand", type=float, default=Fleet.demand, help="of `fleet`, as a multiple")
+    parser.add_argument("--priority", action="store_true", help="of `fleet`: shortages by weight")
+    parser.add_argument("--rules", action="store_true", help="of `fleet`: N+1 and least replicas")
     options = parser.parse_args()
     if options.shape.startswith("library") and options.lake is None:
         parser.error(f"{options.shape} needs --lake")
     is_sized = (options.models, options.regions, options.demand) != (Fleet.models, Fleet.regions, Fleet.demand)
-    if is_sized and options.shape != "fleet":
-        parser.error("--models, --regions and --demand are for fleet alone")
+    if (is_sized or options.priority or options.rules) and options.shape != "fleet":
+        parser.error("--models, --regions, --demand, --priority and --rules are for fleet alone")
     if not 1 <= options.regions <= len(REGIONS):
         parser.error(f"--regions: 1 to {len(REGIONS)}")
     limits = SolveLimits(gap=GAPS[options.shape], time_s=options.time)
@@ -187,7 +207,7 @@ def main() -> None:
             runs.setdefault(name, []).append(run)
             print(
                 f"  seed {seed}, {name}: {run.result.status.value}, gap {run.result.gap:.3%}, theta {run.result.theta:.4f} of "
-                f"at most {run.result.theta_upper:.4f}, wall {run.wall_s:.1f} s, cpu {run.cpu_s:.1f} s",
+                f"at most {run.result.theta_upper:.4f}, wall {run.wall_s:.1f} s, cpu {run.cpu_s:.1f} s {run.result.note}",
                 flush=True,
             )
             if run.monolith is not None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from tasks.allocation.columns import Columns
 from tasks.allocation.covers.packing import Packing, packing
 from tasks.allocation.covers.pricing import (
     Grid,
@@ -123,13 +124,23 @@ def _given_back(task: Task, counts: Ints, cap: float) -> Ints:
     ``cap`` is: missing share cost more in the search than it is worth."""
     used = np.flatnonzero(counts)
     part, left = task.columns.select(used), counts[used].copy()
-    one = np.eye(len(used), dtype=np.int64)
-    missing = np.array([weighted_shortage(task.problem, part, left - one[i]) for i in range(len(used))])
-    more = np.maximum(missing - weighted_shortage(task.problem, part, left), _LITTLE)
-    for i in np.argsort(-part.price_usd_per_h / more, kind="stable").tolist():
-        while left[i] > 0 and weighted_shortage(task.problem, part, left - one[i]) <= cap:
+    room = cap - weighted_shortage(task.problem, part, left)
+    more = np.array([_missed_without(task, part, left, i) for i in range(len(used))])
+    for i in np.argsort(-part.price_usd_per_h / np.maximum(more, _LITTLE), kind="stable").tolist():
+        while left[i] > 0 and (missed := _missed_without(task, part, left, i)) <= room:
             left[i] -= 1
+            room -= missed
     return task.columns.spread(used, left)
+
+
+def _missed_without(task: Task, columns: Columns, counts: Ints, at: int) -> float:
+    """How much weighted share more is missing without one instance of column ``at``."""
+    name = task.problem.candidates[columns.workload[at]].model
+    mine = [w for w, candidates in enumerate(task.problem.candidates) if candidates.model == name]
+    rows = np.flatnonzero(np.isin(columns.workload, mine))
+    alone = replace(task.problem, demands=tuple(d for d in task.problem.demands if d.model == name))
+    own, has = columns.select(rows), counts[rows]
+    return weighted_shortage(alone, own, has - (rows == at)) - weighted_shortage(alone, own, has)
 
 
 def _under_rules(task: Task, relaxed: _Relaxed) -> Ints:
