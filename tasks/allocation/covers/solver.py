@@ -95,15 +95,12 @@ def _shortage_goal(
     models = model_blocks(problem, columns, 1.0)
     if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0:
         return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
-    task = Task(problem, columns, models, limits, clock)
+    task, found = Task(problem, columns, models, limits, clock), None
     if goal is Goal.THETA:
         found = largest_share(problem, columns, models, limits, clock)
     elif goal is Goal.SHORTAGE:
         found = least_shortage(task)
-    else:
-        # Such a goal follows one that found the shortage.
-        assert target.shortage is not None
-        assert start is not None
+    elif target.shortage is not None and start is not None:
         found = cheapest_at_shortage(task, target.shortage, start)
     if any(model.wanted > 1 for model in models):
         return found or solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
