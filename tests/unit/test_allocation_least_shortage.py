@@ -211,7 +211,7 @@ def test_small_instances_under_rules_are_not_rounded_to_nothing() -> None:
     assert least_shortage(task_of(p)).objective == pytest.approx(0.8, abs=0.01)
 
 
-def test_a_shortage_of_many_columns_keeps_its_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shortage_of_any_size_keeps_its_regions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(solver, "_ILP_COLUMNS", -1)
     checked = 0
     for seed in range(14):

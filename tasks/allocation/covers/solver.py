@@ -93,7 +93,7 @@ def _shortage_goal(
 ) -> GoalOutcome:
     """By the narrowed ILP where that is small enough, else by a search, of few models by covers at levels as well."""
     models = model_blocks(problem, columns, 1.0)
-    if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0:
+    if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(model.wanted > 1 for model in models):
         return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
     task, found = Task(problem, columns, models, limits, clock), None
     if goal is Goal.THETA:
@@ -102,8 +102,6 @@ def _shortage_goal(
         found = least_shortage(task)
     elif target.shortage is not None and start is not None:
         found = cheapest_at_shortage(task, target.shortage, start)
-    if any(model.wanted > 1 for model in models):
-        return found or solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
     if found is None:
         return solve_levels(problem, columns, models, goal, target, limits, clock, start)
     most = _LEVEL_MODELS if goal is Goal.THETA else _LEVEL_MODELS_BY_WEIGHT
