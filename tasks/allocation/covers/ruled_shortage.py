@@ -1,4 +1,4 @@
-"""Shortages of many columns where models have rules of their own (N+1, least replicas, several regions, capped spot), which ruin
+"""Shortages of many columns where models have rules of their own (N+1, least replicas, capped spot), which ruin
 and recreate does not know: a few models at a time are taken out and served anew, in part where that costs less.
 """
 
@@ -170,7 +170,7 @@ class _Search:
         plan.left[:] += nodes_of(part, spare, np.arange(len(rows)), plan.left.shape)
 
     def _missing(self, m: int, counts: Ints) -> float:
-        """Share of the blocks' demand that the model misses, regions it wants and has not among it."""
+        """Share of the blocks' demand that the model misses."""
         rows, demand = self._rows[m][counts[self._rows[m]] > 0], self._models[m].demand
         if not len(rows):
             return 1.0
