@@ -51,7 +51,9 @@ class Packing:
         np.subtract.at(left, self.items.node[used], self.items.need[used] * x[used][:, None])
         served = np.zeros(len(self.layout.start) - 1)
         np.add.at(served, self.items.block[used], self.items.share[used] * x[used])
-        return State(x.copy(), left, served, np.zeros((_LOG, 2), dtype=np.int64))
+        many = np.zeros(len(served), dtype=np.int64)
+        np.add.at(many, self.items.block[used], x[used])
+        return State(x.copy(), left, served, many, np.zeros((_LOG, 2), dtype=np.int64))
 
     def counts(self, x: Ints, columns: int) -> Ints:
         """Instances per column of ``columns`` columns."""
@@ -61,7 +63,7 @@ class Packing:
 
     def penalty(self, state: State) -> float:
         """What it costs that models lack something, as in the search."""
-        return float(sum(penalty_of(self.layout, state, m) for m in range(len(self.layout.weight))))
+        return float(sum(penalty_of(self.items, self.layout, state, m) for m in range(len(self.layout.weight))))
 
     def value(self, state: State) -> float:
         """What the state's instances cost, with what its models lack."""
@@ -69,7 +71,7 @@ class Packing:
 
     def lacking(self, state: State) -> Floats:
         """Share of each model's demand that nothing serves."""
-        lacks = np.array([lack(self.layout, state, m) for m in range(len(self.layout.weight))])
+        lacks = np.array([lack(self.items, self.layout, state, m) for m in range(len(self.layout.weight))])
         return np.where(lacks > WHOLE, lacks, 0.0)
 
 
@@ -114,6 +116,8 @@ def packing(
         user,
         weight,
         jump,
+        np.array([block.demand.survives_loss for block, _, _ in chosen], dtype=np.bool_),
+        np.array([_replicas(block) for block, _, _ in chosen], dtype=np.int64),
     )
     return Packing(items, layout, column, capacity)
 
@@ -191,3 +195,8 @@ def _users(items: Items, kinds: int) -> tuple[Ints, Ints]:
     kind = items.node.ravel()[is_used]
     order = np.argsort(kind, kind="stable")
     return np.searchsorted(kind[order], np.arange(kinds + 1)), item[order]
+
+
+def _replicas(block: Block) -> int:
+    """How many instances it has at least; 0: no rule says so."""
+    return block.demand.min_replicas if block.demand.min_replicas > 1 else 0

@@ -48,8 +48,6 @@ def can_recreate(models: Sequence[ModelBlocks]) -> bool:
     return len(phases) == 1 and all(
         model.blocks
         and model.wanted <= 1
-        and not model.demand.survives_loss
-        and model.demand.min_replicas <= 1
         and not any(block.is_split for phases in model.blocks for block in phases)
         for model in models
     )
@@ -167,9 +165,10 @@ def _part(packed: Packing, state: State, mine: Ints, left: Ints) -> State:
     has = np.isin(packed.items.model, mine)
     blocks = np.zeros(len(state.served), dtype=np.bool_)
     blocks[packed.items.block[has]] = True
-    return State(np.where(has, state.x, 0), left.copy(), np.where(blocks, state.served, 0.0), state.log.copy())
+    served, many = np.where(blocks, state.served, 0.0), np.where(blocks, state.many, 0)
+    return State(np.where(has, state.x, 0), left.copy(), served, many, state.log.copy())
 
 
 def _join(state: State, parts: Sequence[State]) -> None:
-    for name in ("x", "left", "served"):
+    for name in ("x", "left", "served", "many"):
         getattr(state, name)[:] = sum(getattr(part, name) for part in parts)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
 
 
 class Items(NamedTuple):
@@ -30,7 +31,8 @@ class Layout(NamedTuple):
     """Where things lie: ``first`` block of each model and one more, first item of each block and one more (``start``), number
     of ``phases``, the ``region`` of every run of blocks of the phases, the items that use a kind of node (``user``, from
     ``users`` of it on), what a whole model's lack costs (``weight``), and what lacking anything at all costs besides, in parts of
-    that (``jump``; 0: models are served in part where that costs less)."""
+    that (``jump``; 0: models are served in part where that costs less); of every block whether its largest instance may be lost
+    (``spare``) and how many instances it has at least, or serves nothing (``replicas``)."""
 
     first: Ints
     start: Ints
@@ -41,13 +43,16 @@ class Layout(NamedTuple):
     user: Ints
     weight: Floats
     jump: float
+    spare: Bools
+    replicas: Ints
 
 
 class State(NamedTuple):
-    """A plan: instances per item, nodes ``left``, share ``served`` by block; ``log``: rows 1..``log[0, 0]`` are items and how
+    """A plan: instances per item, nodes ``left``, share ``served`` by block and of how ``many`` instances; ``log``: rows 1..``log[0, 0]`` are items and how
     many of them were put (taken: below 0) since that was 0."""
 
     x: Ints
     left: Ints
     served: Floats
+    many: Ints
     log: Ints
