@@ -42,7 +42,7 @@ _NO_SEARCH = "a quick plan, perhaps far from the best: no search for a better on
 @dataclass(frozen=True, slots=True)
 class GoalOutcome:
     """Answer for one goal: ``counts`` per column (None: none found) and the shares of demand that move, a valid lower
-    ``bound`` on the goal."""
+    ``bound`` on the goal. ``nearest``: where no plan serves what was asked for, one that serves less, if one was found."""
 
     status: MipStatus
     counts: NDArray[np.int64] | None
@@ -51,6 +51,7 @@ class GoalOutcome:
     note: str = ""
     missing_regions: int = 0
     moved: Moved = field(default_factory=dict)
+    nearest: NDArray[np.int64] | None = None
 
     def or_better(self, counts: NDArray[np.int64] | None, value: float) -> GoalOutcome:
         """This, or with the plan ``counts`` of objective ``value`` where that is better."""
@@ -102,7 +103,7 @@ def allocate(
             SolveStatus.TIME_LIMIT, clock.spent(), f"no plan that meets the demand was found {_within(clock)}"
         )
     if found.counts is None:
-        return _solve_shortage(problem, columns, limits, clock, note, goal_solver)
+        return _solve_shortage(problem, columns, limits, clock, note, goal_solver, found.nearest)
     needed = {demand.model: 1.0 for demand in active_demands(problem)}
     counts = trim(problem, columns, found.counts, needed, found.moved)
     gap = relative_gap(total_usd(problem, columns, counts, found.moved), found.bound)
@@ -196,8 +197,9 @@ def _solve_shortage(
     clock: Clock,
     note: str,
     goal_solver: GoalSolver,
+    nearest: NDArray[np.int64] | None,
 ) -> AllocationResult:
-    """Share out what there is, then do so at least cost.
+    """Share out what there is, then do so at least cost; ``nearest``: a plan to begin with.
 
     Uniform: the largest common share theta, with the solver's bound on it; where there is none above 0, by weights.
     Priority: the least weighted missing share. Each is then fixed and cost minimised.
@@ -218,7 +220,7 @@ def _solve_shortage(
         )
     theta_upper = 1.0
     if problem.shortage is Shortage.UNIFORM:
-        first = goal_solver(problem, columns, Goal.THETA, Target(), limits, clock, None)
+        first = goal_solver(problem, columns, Goal.THETA, Target(), limits, clock, nearest)
         if first.counts is None:
             if clock.is_stopped:
                 return no_plan(SolveStatus.TIME_LIMIT, clock.spent(), first.note or _NO_ANSWER)
@@ -237,7 +239,7 @@ def _solve_shortage(
             return _cheapest(problem, columns, target, needed, first, theta_upper, limits, clock, note, goal_solver)
         known = "can be served to every model" if theta_upper <= NO_SHARE else f"was found {_within(clock)}"
         note = _join(note, f"no common share above 0 {known}; what there is goes by weight")
-    second = goal_solver(problem, columns, Goal.SHORTAGE, Target(), limits, clock, None)
+    second = goal_solver(problem, columns, Goal.SHORTAGE, Target(), limits, clock, nearest)
     if second.counts is None:
         if clock.is_stopped:
             return no_plan(SolveStatus.TIME_LIMIT, clock.spent(), second.note or _NO_ANSWER)

@@ -22,7 +22,7 @@ from tasks.allocation.covers.pricing import (
     side_by_side,
     supply_value,
 )
-from tasks.allocation.covers.recreate import Found, can_recreate, recreate
+from tasks.allocation.covers.recreate import Found, can_recreate, has_rules, recreate
 from tasks.allocation.covers.relaxation import Relaxation, Worth, cheapest_parts
 from tasks.allocation.covers.rounding import complete, is_within, whole
 from tasks.allocation.covers.ruled_shortage import Aim, serve_anew
@@ -47,12 +47,13 @@ _LACK = 3.0  # times a model's least cost: what serving nothing of it counts
 _LACK_STAGED = 5.0  # the same, of a plan made in stages
 _HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
 _HALVINGS_STAGED, _ROUNDS_STAGED = 56, 600  # of the search that goes on from stages, in all, and of these
-_FIRST, _LESS = 0.88, 0.96  # of the relaxation's share; of a share that was not reached by far
+# Of the relaxation's share, which knows nothing of rules; of a share that was not reached by far.
+_FIRST, _FIRST_RULED, _LESS = 0.88, 0.75, 0.96
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
 # Under rules: tried first, of the relaxation's share, and more than what was reached; models served anew, in all, at a share.
-_FIRST_RULED, _MORE_RULED = 0.5, 1.15
-_WORK_RULED, _AT_A_SHARE_RULED = 2400, 600
+_FIRST_ANEW, _MORE_ANEW = 0.5, 1.15
+_WORK_ANEW, _AT_A_SHARE_ANEW = 2400, 600
 _RENT = 1e-3  # what rent weighs beside the prices of scarcity
 
 
@@ -70,10 +71,15 @@ class Relaxed:
 
 
 def largest_share(
-    problem: AllocationProblem, columns: Columns, models: Sequence[ModelBlocks], limits: SolveLimits, clock: Clock
+    problem: AllocationProblem,
+    columns: Columns,
+    models: Sequence[ModelBlocks],
+    limits: SolveLimits,
+    clock: Clock,
+    begin: Ints | None = None,
 ) -> GoalOutcome | None:
     """The answer for the goal THETA (objective and bound are of minus the share); None where rounding finds no plan.
-    ``models``: of the whole demand."""
+    ``models``: of the whole demand; ``begin``: a plan to begin with."""
     if any(not model.blocks for model in models):
         return None
     relaxed = relax(problem, columns, models, limits)
@@ -84,8 +90,8 @@ def largest_share(
     if not relaxed.nodes.any():
         relaxed = _at_plenty(problem, models, relaxed)
     if can_recreate(models):
-        return _by_recreating(problem, columns, models, relaxed, limits, clock)
-    start = _rounded(problem, columns, models, relaxed, clock)
+        return _by_recreating(problem, columns, models, relaxed, limits, clock, begin)
+    start = begin if begin is not None else _rounded(problem, columns, models, relaxed, clock)
     return _by_serving_anew(Task(problem, columns, models, limits, clock), relaxed, start)
 
 
@@ -114,7 +120,7 @@ def _by_serving_anew(task: Task, relaxed: Relaxed, start: Ints | None) -> GoalOu
     """Under rules: larger shares than that of ``start`` are tried until no model misses anything of one; by less where one is not
     reached."""
     best = np.zeros(len(task.columns), dtype=np.int64) if start is None else start
-    reached, first, more, work = _common(task, best), _FIRST_RULED, _MORE_RULED, _WORK_RULED
+    reached, first, more, work = _common(task, best), _FIRST_ANEW, _MORE_ANEW, _WORK_ANEW
     small = _RENT * np.nan_to_num(task.problem.price_usd_per_h) * float(relaxed.nodes.mean())
     prices = NodePrices(small + relaxed.nodes, small + relaxed.nodes)
     aim = Aim(lack_weights(relaxed.least, _LACK), NodePrices(small, small), prices)
@@ -124,7 +130,7 @@ def _by_serving_anew(task: Task, relaxed: Relaxed, start: Ints | None) -> GoalOu
         share = min(max(reached * more, first * relaxed.share), 1.0)
         at = replace(task, share=share)
         counts, taken = serve_anew(
-            at, best, relaxed.mix, aim, lambda missing: not missing.any(), min(work, _AT_A_SHARE_RULED)
+            at, best, relaxed.mix, aim, lambda missing: not missing.any(), min(work, _AT_A_SHARE_ANEW)
         )
         work -= max(taken, 1)
         common = _common(task, counts)
@@ -161,20 +167,23 @@ def _by_recreating(
     relaxed: Relaxed,
     limits: SolveLimits,
     clock: Clock,
+    begin: Ints | None,
 ) -> GoalOutcome | None:
-    """From the mix rounded down, or a plan in stages, on a share is tried until no model lacks anything of it, then a larger one;
-    from one that is not reached it goes back, by much to begin with, then to the best so far and on by less."""
+    """From ``begin``, the mix rounded down, or a plan in stages, on a share is tried until no model lacks anything of it, then a
+    larger one; from one that is not reached it goes back, by much to begin with, then to the best so far and on by less."""
     prices = NodePrices(relaxed.nodes, relaxed.nodes)
     weights = lack_weights(relaxed.least, _LACK)
-    part, more, halvings = _FIRST, _MORE, _HALVINGS
+    part, more, halvings = (_FIRST_RULED if has_rules(models) else _FIRST), _MORE, _HALVINGS
     starts = [whole(part * relaxed.mix)]
     if is_lumpy(models, relaxed.mix, relaxed.least):
         starts += _in_stages(problem, columns, part * relaxed.share, limits, clock)
         halvings = _HALVINGS_STAGED if len(starts) > 1 else _HALVINGS
+    starts += [] if begin is None else [begin]
     packed = packing(problem, columns, models, prices, prices, relaxed.mix + sum(starts), weights)
     at = _of_share(packed, part * relaxed.share)
     counts = best = min(starts, key=lambda start: at.penalty(at.state(start)))
     reached = min(served_shares(problem, columns, best).values()) if is_within(problem, columns, best) else 0.0
+    part = max(part, reached / relaxed.share * more)
     while halvings > 0 and more > _LEAST_MORE and reached < relaxed.bound * (1 - limits.gap) and not clock.is_past():
         share = min(part * relaxed.share, 1.0)
         at = _of_share(packed, share)

@@ -58,8 +58,8 @@ class _Relaxed:
     bound: float
 
 
-def least_shortage(task: Task) -> GoalOutcome:
-    """The answer for the goal SHORTAGE: a search at what nodes are worth to the shortage, another one at what they cost, which
+def least_shortage(task: Task, begin: Ints | None = None) -> GoalOutcome:
+    """From ``begin``, where that is less short than the relaxation's mix rounded down, the answer for the goal SHORTAGE: a search at what nodes are worth to the shortage, another one at what they cost, which
     prices models even where no node is scarce. Models that fit nowhere miss all."""
     task, lost = _with_blocks(task)
     best = np.zeros(len(task.columns), dtype=np.int64)
@@ -72,6 +72,7 @@ def least_shortage(task: Task) -> GoalOutcome:
     else:
         first = whole(relaxed.mix)
         first = first if is_within(task.problem, task.columns, first) else best
+        first = first if begin is None else min(first, begin, key=lambda each: _missing(task, each))
         found = _searched(task, _at_scarcity(task, relaxed), first, _HOT, _is_little(task, bound))
         best = min([first, *found], key=lambda each: _missing(task, each))
         value = _missing(task, best) - lost

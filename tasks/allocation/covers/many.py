@@ -27,6 +27,8 @@ _CLOSABLE = (
 _PARTS = (0.97, 0.9)  # of the mix, each rounded
 _HALVINGS = 80  # of the search
 _LACK = 5.0  # times a model's least cost: what serving nothing of it counts
+# Where no more than a part of the models' demand lacks after a search, it goes on, lacking any counted so many times as much.
+_NEARLY, _INSISTS, _HEAVIER, _MORE_HALVINGS = 0.05, 2, 3.0, 40
 
 
 def plan_of_many(
@@ -109,10 +111,18 @@ def searched(
 
     start = min((packed.state(counts) for counts in starts), key=packed.value)
     plan, _ = recreate(packed, start, _HALVINGS, limits, clock, is_enough)
+    for _ in range(_INSISTS):
+        if not 0.0 < plan.lacking.mean() <= _NEARLY:
+            break
+        packed = packed.heavier(_HEAVIER)
+        plan, _ = recreate(packed, packed.from_items(plan.x), _MORE_HALVINGS, limits, clock, is_enough)
     counts = packed.counts(plan.x, len(columns))
     served = served_shares(problem, columns, counts)
-    is_plan = is_within(problem, columns, counts) and min(served.values()) >= share * (1 - 1e-9)
-    return best.or_better(counts, objective_usd(problem, columns, counts)) if is_plan else best
+    if not is_within(problem, columns, counts):
+        return best
+    if min(served.values()) >= share * (1 - 1e-9):
+        return best.or_better(counts, objective_usd(problem, columns, counts))
+    return best if best.counts is not None else replace(best, nearest=counts)
 
 
 def is_beyond_closing(

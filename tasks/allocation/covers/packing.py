@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,10 @@ class Packing:
         counts = np.zeros(columns, dtype=np.int64)
         np.add.at(counts, self.column, x)
         return counts
+
+    def heavier(self, times: float) -> Packing:
+        """The same where what models lack costs so many times as much."""
+        return replace(self, layout=self.layout._replace(weight=times * self.layout.weight))
 
     def penalty(self, state: State) -> float:
         """What it costs that models lack something, as in the search."""

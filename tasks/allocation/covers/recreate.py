@@ -53,6 +53,16 @@ def can_recreate(models: Sequence[ModelBlocks]) -> bool:
     )
 
 
+def has_rules(models: Sequence[ModelBlocks]) -> bool:
+    """Whether a model has a rule of its own that tables of covers take much longer for."""
+    return any(
+        model.demand.survives_loss
+        or model.demand.min_replicas > 1
+        or any(block.is_split for phases in model.blocks for block in phases)
+        for model in models
+    )
+
+
 def recreate(
     packed: Packing,
     state: State,

@@ -29,7 +29,7 @@ from tasks.allocation.covers.many import is_beyond_closing, plan_of_many, search
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
-from tasks.allocation.covers.recreate import can_recreate
+from tasks.allocation.covers.recreate import can_recreate, has_rules
 from tasks.allocation.covers.rounding import round_mix
 from tasks.allocation.covers.task import Task
 from tasks.allocation.formulation import Goal, Target
@@ -76,7 +76,8 @@ def covers_goal(
     if problem.links:
         models = model_blocks(problem, columns, 1.0)
         effort = Effort(_grid(_COARSE, models), _grid(_FINE, models), _fixing(models), _ILP_COLUMNS, _ILP_WORK)
-        return cross_region_goal(problem, columns, goal, target, limits, clock, start, covers_goal, effort)
+        found = cross_region_goal(problem, columns, goal, target, limits, clock, start, covers_goal, effort)
+        return replace(found, nearest=None)  # it may serve by links
     if goal is not Goal.COST or target.shortage is not None or target.missing_regions > 0:
         return _shortage_goal(problem, columns, goal, target, limits, clock, start)
     return _cost_goal(problem, columns, target, limits, clock, start)
@@ -97,9 +98,9 @@ def _shortage_goal(
         return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
     task, found = Task(problem, columns, models, limits, clock), None
     if goal is Goal.THETA:
-        found = largest_share(problem, columns, models, limits, clock)
+        found = largest_share(problem, columns, models, limits, clock, start)
     elif goal is Goal.SHORTAGE:
-        found = least_shortage(task)
+        found = least_shortage(task, start)
     elif target.shortage is not None and start is not None:
         found = cheapest_at_shortage(task, target.shortage, start)
     if found is None:
@@ -126,10 +127,10 @@ def _cost_goal(
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "a model fits into too few regions")
     found = generate(problem, columns, models, _grid(_COARSE, models), limits, clock)
     fine = _grid(_FINE, models)
-    is_many, rough = len(models) > _DIVE_MODELS, found
-    if is_many and not found.unserved:
+    is_many, rough, is_ruled = len(models) > _DIVE_MODELS, found, has_rules(models)
+    if is_many and not found.unserved and not is_ruled:
         found = sharpen(problem, columns, models, found, fine, limits, clock)
-    finest = Grid(fine.size * _FINEST_OF_MANY, fine.unit * _FINEST_OF_MANY) if is_many and not found.unserved else fine
+    finest = Grid(fine.size * _FINEST_OF_MANY, fine.unit * _FINEST_OF_MANY) if is_many and not found.unserved and not is_ruled else fine
     least, parts = joint_bound(problem, models, found.duals, finest, limits.threads)
     bound = max(least, found.bound, 0.0)
     if bound > no_plan_costs_more(problem) * (1 + 1e-6):
@@ -203,7 +204,7 @@ def _closed(
 ) -> GoalOutcome:
     """``best`` or what an ILP makes of it and its bound; as it is where it was searched and more columns may be in a better plan
     than an ILP gets through."""
-    if best.counts is not None and can_recreate(models) and is_beyond_closing(problem, models, found, best):
+    if can_recreate(models) and is_beyond_closing(problem, models, found, best):
         return best
     return close(problem, columns, models, target, found.duals, fine, _fixing(models), best, limits, clock)
 
