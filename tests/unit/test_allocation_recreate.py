@@ -15,10 +15,11 @@ from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns, make_columns
 from tasks.allocation.covers import packing as packing_module
 from tasks.allocation.covers import solver
+from tasks.allocation.covers.complete_kernels import complete
 from tasks.allocation.covers.packing import Packing, packing
 from tasks.allocation.covers.pricing import model_blocks
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
-from tasks.allocation.covers.recreate_kernels import complete, trim
+from tasks.allocation.covers.recreate_kernels import trim
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.ilp import GoalOutcome, solve_ilp
 from tasks.allocation.outcome import objective_usd, served_shares

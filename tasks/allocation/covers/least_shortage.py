@@ -59,8 +59,9 @@ class _Relaxed:
 
 
 def least_shortage(task: Task, begin: Ints | None = None) -> GoalOutcome:
-    """From ``begin``, where that is less short than the relaxation's mix rounded down, the answer for the goal SHORTAGE: a search at what nodes are worth to the shortage, another one at what they cost, which
-    prices models even where no node is scarce. Models that fit nowhere miss all."""
+    """The answer for the goal SHORTAGE: a search at what nodes are worth to the shortage, another one at what they cost, which
+    prices models even where no node is scarce. Models that fit nowhere miss all. ``begin``: a plan to begin with where that is
+    less short than the relaxation's mix rounded down."""
     task, lost = _with_blocks(task)
     best = np.zeros(len(task.columns), dtype=np.int64)
     if not task.models:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers import kernels
 from tasks.allocation.covers.pricing import ModelBlocks, excess_costs, quota_limits
-from tasks.allocation.covers.recreate_kernels import WHOLE, lack, penalty_of
 from tasks.allocation.covers.recreate_types import Items, Layout, State
+from tasks.allocation.covers.state_kernels import WHOLE, lack, penalty_of
 from tasks.allocation.covers.tables import Block, NodePrices
 from tasks.allocation.types import AllocationProblem
 

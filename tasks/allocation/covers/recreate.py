@@ -46,9 +46,7 @@ def can_recreate(models: Sequence[ModelBlocks]) -> bool:
     """Whether no model has a rule of its own, of which completing a model knows nothing."""
     phases = {len(row) for model in models for row in model.blocks}
     return len(phases) == 1 and all(
-        model.blocks
-        and model.wanted <= 1
-        and not any(block.is_split for phases in model.blocks for block in phases)
+        model.blocks and model.wanted <= 1 and not any(block.is_split for phases in model.blocks for block in phases)
         for model in models
     )
 

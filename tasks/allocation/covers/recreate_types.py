@@ -48,8 +48,8 @@ class Layout(NamedTuple):
 
 
 class State(NamedTuple):
-    """A plan: instances per item, nodes ``left``, share ``served`` by block and of how ``many`` instances; ``log``: rows 1..``log[0, 0]`` are items and how
-    many of them were put (taken: below 0) since that was 0."""
+    """A plan: instances per item, nodes ``left``, share ``served`` by block and of how ``many`` instances; ``log``: rows
+    1..``log[0, 0]`` are items and how many of them were put (taken: below 0) since that was 0."""
 
     x: Ints
     left: Ints

@@ -130,7 +130,11 @@ def _cost_goal(
     is_many, rough, is_ruled = len(models) > _DIVE_MODELS, found, has_rules(models)
     if is_many and not found.unserved and not is_ruled:
         found = sharpen(problem, columns, models, found, fine, limits, clock)
-    finest = Grid(fine.size * _FINEST_OF_MANY, fine.unit * _FINEST_OF_MANY) if is_many and not found.unserved and not is_ruled else fine
+    finest = (
+        Grid(fine.size * _FINEST_OF_MANY, fine.unit * _FINEST_OF_MANY)
+        if is_many and not found.unserved and not is_ruled
+        else fine
+    )
     least, parts = joint_bound(problem, models, found.duals, finest, limits.threads)
     bound = max(least, found.bound, 0.0)
     if bound > no_plan_costs_more(problem) * (1 + 1e-6):
