@@ -282,3 +282,64 @@ def test_a_full_log_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert state.served == pytest.approx(fresh.served)
     assert found.value == pytest.approx(40.0)
     assert not found.lacking.any()
+
+
+def of_rules(nodes: dict[str, int], **rules: object) -> AllocationProblem:
+    """One model of 10 req/s; an L4 serves 4 for 1 USD/h, an A10G 5 for 1.5, an L40S 10 for 5."""
+    rate, price = {"L4x1": 4.0, "A10Gx1": 5.0, "L40Sx1": 10.0}, {"L4x1": 1.0, "A10Gx1": 1.5, "L40Sx1": 5.0}
+    configs = tuple(nodes)
+    p = problem(
+        [workload("m", Phase.AGGREGATED, {c: ({c: 1}, rate[c]) for c in configs}, configs)],
+        {"m": 10.0},
+        {(R1, c): price[c] for c in configs},
+        {(R1, c): many for c, many in nodes.items()},
+        configs=configs,
+    )
+    return replace(p, demands=tuple(replace(d, **rules) for d in p.demands))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rules", "usd"),
+    [
+        # N+1: without one of four L4 three serve 12. Of two L4 and A10G: three A10G less one serve 10 for 4.5; two L4 and two
+        # A10G less one serve 13 for 5. Two L4 beside an L40S, which may be lost, serve 8: it takes two L40S.
+        ({"L4x1": 9}, {"survives_loss": True}, 4.0),
+        ({"L4x1": 2, "A10Gx1": 9, "L40Sx1": 9}, {"survives_loss": True}, 4.5),
+        ({"L40Sx1": 2, "L4x1": 2}, {"survives_loss": True}, 10.0),
+        # Least replicas: four, though three L4 serve all; two where an L40S alone serves all, the second an L4.
+        ({"L4x1": 9}, {"min_replicas": 4}, 4.0),
+        ({"L4x1": 1, "L40Sx1": 9}, {"min_replicas": 2}, 6.0),
+        # Both: five of which any four serve all.
+        ({"L4x1": 9}, {"survives_loss": True, "min_replicas": 5}, 5.0),
+    ],
+)
+def test_rules_of_a_model_by_hand(nodes: dict[str, int], rules: dict[str, object], usd: float) -> None:
+    p = of_rules(nodes, **rules)
+    columns, counts, found = searched(p)
+    assert not found.lacking.any()
+    assert objective_usd(p, columns, counts) == pytest.approx(usd)
+    assert served_shares(p, columns, counts)["m"] == pytest.approx(1.0)
+
+
+def test_a_model_that_cannot_keep_its_rule_lacks_all() -> None:
+    for rules in ({"survives_loss": True}, {"min_replicas": 2}):
+        _, counts, found = searched(of_rules({"L40Sx1": 1}, **rules))
+        assert found.lacking.tolist() == [1.0]
+        assert not counts.any()
+
+
+def test_what_is_counted_by_rules_is_what_the_outcome_counts() -> None:
+    rng, ruled = np.random.default_rng(5), 0
+    for seed in range(200):
+        p = random_problem(seed)
+        if not can_recreate(model_blocks(p, make_columns(p), 1.0)):
+            continue
+        columns, packed = packed_of(p)
+        counts = rng.integers(0, 4, len(columns)) * (rng.random(len(columns)) < 0.3)
+        state = packed.state(counts.astype(np.int64))
+        shares = served_shares(p, columns, packed.counts(state.x, len(columns)))
+        names = sorted(d.model for d in p.demands if d.planned_req_per_s > 0)
+        expected = [1.0 - shares[name] for name in names]
+        assert packed.lacking(state).tolist() == pytest.approx(expected, abs=1e-6), seed
+        ruled += any(d.survives_loss or d.min_replicas > 1 for d in p.demands) and min(expected) < 1
+    assert ruled > 10
