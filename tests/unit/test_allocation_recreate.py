@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from allocation_cases import R1, R2, problem, random_problem, workload
+from allocation_cases import R1, R2, problem, random_problem, ruled_problem, workload
 
 from catalogs.types import Phase
 from tasks.allocation.checker import check_result
@@ -171,18 +171,23 @@ def test_quotas_and_the_budget_are_kinds_of_nodes() -> None:
         assert found.lacking.tolist() == pytest.approx([lacks]), (limit, budget)
 
 
-def small_ones(seed: int) -> AllocationProblem | None:
-    """A problem of no rules that can serve all."""
-    p = random_problem(seed)
-    p = replace(p, demands=tuple(replace(d, min_regions=1) for d in p.demands))
+def small_ones(seed: int, *, ruled: bool) -> AllocationProblem | None:
+    """A problem of no rules, or with N+1 and least replicas, that can serve all."""
+    p = searchable(ruled_problem(seed)) if ruled else random_problem(seed)
     truth = solve_ilp(p, LIMITS)
     return p if truth.status is SolveStatus.OPTIMAL and truth.instances else None
 
 
-def test_small_problems_end_at_the_optimum_from_nothing() -> None:
+def searchable(p: AllocationProblem) -> AllocationProblem:
+    """With those of its rules alone that the search knows."""
+    return replace(p, demands=tuple(replace(d, min_regions=1, max_spot_share=1.0) for d in p.demands))
+
+
+@pytest.mark.parametrize("ruled", [False, True])
+def test_small_problems_end_at_the_optimum_from_nothing(ruled: bool) -> None:
     optimal = tried = 0
     for seed in range(400):
-        p = small_ones(seed)
+        p = small_ones(seed, ruled=ruled)
         if p is None or not can_recreate(model_blocks(p, make_columns(p), 1.0)):
             continue
         columns, counts, found = searched(p)
@@ -331,11 +336,11 @@ def test_a_model_that_cannot_keep_its_rule_lacks_all() -> None:
 def test_what_is_counted_by_rules_is_what_the_outcome_counts() -> None:
     rng, ruled = np.random.default_rng(5), 0
     for seed in range(200):
-        p = random_problem(seed)
+        p = searchable(ruled_problem(seed))
         if not can_recreate(model_blocks(p, make_columns(p), 1.0)):
             continue
         columns, packed = packed_of(p)
-        counts = rng.integers(0, 4, len(columns)) * (rng.random(len(columns)) < 0.3)
+        counts = rng.integers(0, 4, len(columns)) * (rng.random(len(columns)) < 0.7)
         state = packed.state(counts.astype(np.int64))
         shares = served_shares(p, columns, packed.counts(state.x, len(columns)))
         names = sorted(d.model for d in p.demands if d.planned_req_per_s > 0)
