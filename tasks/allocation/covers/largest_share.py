@@ -46,6 +46,7 @@ _LEVELS = Grid(16384, 16)  # of the bound by covers
 _LACK = 3.0  # times a model's least cost: what serving nothing of it counts
 _LACK_STAGED = 5.0  # the same, of a plan made in stages
 _HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
+_FEW, _OFTENER = 16, 4  # times as many of so few models under rules, whose share is far from its bound
 _HALVINGS_STAGED, _ROUNDS_STAGED = 56, 600  # of the search that goes on from stages, in all, and of these
 # Of the relaxation's share, which knows nothing of rules; of a share that was not reached by far.
 _FIRST, _FIRST_RULED, _LESS = 0.88, 0.75, 0.96
@@ -178,6 +179,8 @@ def _by_recreating(
     if is_lumpy(models, relaxed.mix, relaxed.least):
         starts += _in_stages(problem, columns, part * relaxed.share, limits, clock)
         halvings = _HALVINGS_STAGED if len(starts) > 1 else _HALVINGS
+    times = _OFTENER if has_rules(models) and len(models) <= _FEW else 1
+    halvings *= times
     starts += [] if begin is None else [begin]
     packed = packing(problem, columns, models, prices, prices, relaxed.mix + sum(starts), weights)
     at = _of_share(packed, part * relaxed.share)
@@ -187,7 +190,7 @@ def _by_recreating(
     while halvings > 0 and more > _LEAST_MORE and reached < relaxed.bound * (1 - limits.gap) and not clock.is_past():
         share = min(part * relaxed.share, 1.0)
         at = _of_share(packed, share)
-        plan, taken = recreate(at, at.state(counts), min(halvings, _AT_A_SHARE), limits, clock, _lacks_nothing)
+        plan, taken = recreate(at, at.state(counts), min(halvings, times * _AT_A_SHARE), limits, clock, _lacks_nothing)
         counts, halvings = at.counts(plan.x, len(columns)), halvings - max(taken, 1)
         common = min(served_shares(problem, columns, counts).values())
         if common > reached and is_within(problem, columns, counts):

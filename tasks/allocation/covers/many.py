@@ -13,7 +13,7 @@ from tasks.allocation.covers.generation import Generated, dual_value
 from tasks.allocation.covers.neighbourhoods import search_neighbourhoods
 from tasks.allocation.covers.packing import lack_weights, packing
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, excess_costs, own_prices
-from tasks.allocation.covers.recreate import Found, can_recreate, recreate
+from tasks.allocation.covers.recreate import Found, can_recreate, has_rules, recreate
 from tasks.allocation.covers.rounding import is_within, round_mix, whole
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
 from tasks.allocation.highs import MipStatus
@@ -26,6 +26,7 @@ _CLOSABLE = (
 )
 _PARTS = (0.97, 0.9)  # of the mix, each rounded
 _HALVINGS = 80  # of the search
+_FEW, _OFTENER = 16, 3  # times as many of so few models under rules, which end far from the bound
 _LACK = 5.0  # times a model's least cost: what serving nothing of it counts
 # Where no more than a part of the models' demand lacks after a search, it goes on, lacking any counted so many times as much.
 _NEARLY, _INSISTS, _HEAVIER, _MORE_HALVINGS = 0.05, 2, 3.0, 40
@@ -110,7 +111,8 @@ def searched(
         return not plan.lacking.any() and relative_gap(plan.value, best.bound) <= limits.gap
 
     start = min((packed.state(counts) for counts in starts), key=packed.value)
-    plan, _ = recreate(packed, start, _HALVINGS, limits, clock, is_enough)
+    times = _OFTENER if has_rules(models) and len(models) <= _FEW else 1
+    plan, _ = recreate(packed, start, times * _HALVINGS, limits, clock, is_enough)
     for _ in range(_INSISTS):
         if not 0.0 < plan.lacking.mean() <= _NEARLY:
             break
