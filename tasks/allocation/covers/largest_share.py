@@ -43,7 +43,8 @@ _SHARES = (0.94, 0.91, 0.88, 0.84, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)  # of the rel
 _AGAIN = 2  # tries at a share, the models that found no way first
 _GRID = Grid(2048, 4)
 _LEVELS = Grid(16384, 16)  # of the bound by covers
-_LACK = 3.0  # times a model's least cost: what serving nothing of it counts
+# Times a model's least cost: what serving nothing of it counts; under rules, where the last instance that lacks may serve little.
+_LACK, _LACK_RULED = 3.0, 10.0
 _LACK_STAGED = 5.0  # the same, of a plan made in stages
 _HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
 _FEW, _OFTENER = 16, 4  # times as many of so few models under rules, whose share is far from its bound
@@ -52,7 +53,8 @@ _HALVINGS_STAGED, _ROUNDS_STAGED = 56, 600  # of the search that goes on from st
 _FIRST, _FIRST_RULED, _LESS = 0.88, 0.75, 0.96
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
-# Under rules: tried first, of the relaxation's share, and more than what was reached; models served anew, in all, at a share.
+# Where spot is capped: tried first, of the relaxation's share, and more than what was reached; models served anew, in all and
+# at a share.
 _FIRST_ANEW, _MORE_ANEW = 0.5, 1.15
 _WORK_ANEW, _AT_A_SHARE_ANEW = 2400, 600
 _RENT = 1e-3  # what rent weighs beside the prices of scarcity
@@ -118,8 +120,8 @@ def _rounded(
 
 
 def _by_serving_anew(task: Task, relaxed: Relaxed, start: Ints | None) -> GoalOutcome | None:
-    """Under rules: larger shares than that of ``start`` are tried until no model misses anything of one; by less where one is not
-    reached."""
+    """Where spot is capped: larger shares than that of ``start`` are tried until no model misses anything of one; by less where
+    one is not reached."""
     best = np.zeros(len(task.columns), dtype=np.int64) if start is None else start
     reached, first, more, work = _common(task, best), _FIRST_ANEW, _MORE_ANEW, _WORK_ANEW
     small = _RENT * np.nan_to_num(task.problem.price_usd_per_h) * float(relaxed.nodes.mean())
@@ -173,7 +175,7 @@ def _by_recreating(
     """From ``begin``, the mix rounded down, or a plan in stages, on a share is tried until no model lacks anything of it, then a
     larger one; from one that is not reached it goes back, by much to begin with, then to the best so far and on by less."""
     prices = NodePrices(relaxed.nodes, relaxed.nodes)
-    weights = lack_weights(relaxed.least, _LACK)
+    weights = lack_weights(relaxed.least, _LACK_RULED if has_rules(models) else _LACK)
     part, more, halvings = (_FIRST_RULED if has_rules(models) else _FIRST), _MORE, _HALVINGS
     starts = [whole(part * relaxed.mix)]
     if is_lumpy(models, relaxed.mix, relaxed.least):

@@ -1,7 +1,7 @@
 """Shortages by weight in problems too large for the narrowed ILP: the least weighted missing share, then the least cost at it.
 
-A relaxation prices nodes; its mix, rounded down, is searched by ruin and recreate, where a model may be served in part, or under
-rules a few models at a time are served anew. Blocks are of the whole demand.
+A relaxation prices nodes; its mix, rounded down, is searched by ruin and recreate, where a model may be served in part, or where
+spot is capped a few models at a time are served anew. Blocks are of the whole demand.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _missed_without(task: Task, columns: Columns, counts: Ints, at: int) -> floa
 
 
 def _under_rules(task: Task, relaxed: _Relaxed) -> Ints:
-    """As the search for the least shortage, of models with rules of their own."""
+    """As the search for the least shortage, of models whose spot is capped."""
     rent = _tiny_rent(task)
     nodes = rent + relaxed.worth.of_nodes(task.problem)
     aim = Aim(_weights(task), NodePrices(rent, rent), NodePrices(nodes, nodes))
@@ -155,7 +155,7 @@ def _under_rules(task: Task, relaxed: _Relaxed) -> Ints:
 
 
 def _cheaper_under_rules(task: Task, relaxed: _Relaxed, start: Ints) -> Ints:
-    """As :func:`_cheaper`, of models with rules of their own."""
+    """As :func:`_cheaper`, of models whose spot is capped."""
     worth = relaxed.worth
     prices = dual_prices(task.problem, worth.supply, worth.budget, worth.quota)
     aim = Aim(_STEEP * _worth_of_share(task, relaxed, start), own_prices(task.problem), prices)

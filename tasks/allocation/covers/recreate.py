@@ -43,7 +43,7 @@ class Found:
 
 
 def can_recreate(models: Sequence[ModelBlocks]) -> bool:
-    """Whether no model has a rule of its own, of which completing a model knows nothing."""
+    """Whether completing a model knows all rules of the models: N+1 and least replicas, not several regions or capped spot."""
     phases = {len(row) for model in models for row in model.blocks}
     return len(phases) == 1 and all(
         model.blocks and model.wanted <= 1 and not any(block.is_split for phases in model.blocks for block in phases)

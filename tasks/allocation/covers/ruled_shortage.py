@@ -1,6 +1,5 @@
-"""Shortages of many columns where models have rules of their own (N+1, least replicas, capped spot), which ruin
-and recreate does not know: a few models at a time are taken out and served anew, in part where that costs less.
-"""
+"""Shortages of many columns where spot is capped, which ruin and recreate does not know, beside any other rules: a few models
+at a time are taken out and served anew, in part where that costs less."""
 
 from __future__ import annotations
 
@@ -26,10 +25,8 @@ _PER_BLOCK = 50  # columns that serve a phase in a region, those that cost least
 _GRID = Grid(1024, 4)
 MOST_WORK = 1200  # models served anew, at most
 _AT_ONCE = 3  # models taken out, at most
-_REPAIRS, _SCARCER = (
-    8,
-    1.5,
-)  # tries at a cover that fits; what a node costs more once one wanted more of it than is left
+# Tries at a cover that fits; what a node costs more once one wanted more of it than is left.
+_REPAIRS, _SCARCER = 8, 1.5
 _NOISE, _MOST_WORTH = 0.3, 1.2  # of the prices; of what nodes are worth to others, in the prices
 _HEAT = (0.02, 0.0005)  # of the whole value, at the beginning and the end: what a plan may be worse and yet stay
 

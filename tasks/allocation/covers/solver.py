@@ -180,7 +180,7 @@ def _by_searching(
     clock: Clock,
 ) -> GoalOutcome:
     """``best``, where that is no plan the mix rounded; or what a search makes of it, after which fewer covers may be better and
-    are listed. Searched are few models (many have been before) without rules of their own."""
+    are listed. Searched are few models (many have been before) that it knows the rules of."""
     grid = _grid(_DIVING, models)
     if best.counts is None and not found.unserved:
         best = best.or_better(*round_mix(problem, columns, models, found, grid, limits.threads))
@@ -266,7 +266,7 @@ def _by_diving(
     limits: SolveLimits,
     clock: Clock,
 ) -> GoalOutcome:
-    """``best``; where that is no plan, or of models under rules, that a search does not know, and far from its bound: or better,
+    """``best``; where that is no plan, or of models under rules that a search does not know, and far from its bound: or better,
     of the covers that dives add."""
     if best.counts is not None and can_recreate(models):
         return best
