@@ -10,7 +10,8 @@ extended  the paper's extended setup in size: six models of two phases, 20 confi
           million columns before the frontier
 fleet     46 models of two phases, 4,000 frontier templates each, 40 configurations, ten regions
           (:mod:`fleet_instances`); with --models, --regions and --demand of another size; with --priority shortages by
-          weight, with --rules a third of the models with N+1 and a third with two replicas
+          weight, with --rules a third of the models with N+1 and a third with two replicas, with --spot a third of the
+          nodes on spot, of which a model may be served by half
 library-fleet
           a fleet of the same size of templates that ``coral build`` solves (:mod:`library_fleet`)
 library   the library a lake holds of a scenario, with prices and demands drawn around the scenario's, and supply as
@@ -46,9 +47,18 @@ from fleet_instances import REGIONS, Fleet, make_fleet
 from library_fleet import library_problem, make_library_fleet
 from monolith import Monolith, solve_monolith
 
+from catalogs.types import Market
 from tasks.allocation.checker import check_result
 from tasks.allocation.covers.solver import solve_covers
-from tasks.allocation.types import AllocationProblem, AllocationResult, Shortage, SolveLimits, SolveStatus
+from tasks.allocation.types import (
+    AllocationProblem,
+    AllocationResult,
+    Pool,
+    Shortage,
+    SolveLimits,
+    SolveStatus,
+    pool_name,
+)
 
 # Supply as a multiple of what the relaxation needs, by name.
 LEVELS = {"ample": 4.0, "moderate": 2.0, "scarce": 1.25, "very scarce": 1.05}
@@ -56,6 +66,7 @@ FLEET_LEVELS = {"2 x need": 2.0, "1.2 x need": 1.2, "0.8 x need": 0.8}
 LIBRARY_LEVELS = {"ample": 3.0, "moderate": 1.5, "scarce": 0.8, "very scarce": 0.5}
 SHAPES = {"core": CORE, "extended": EXTENDED}
 GAPS = {"core": 5e-4, "extended": 1e-3, "fleet": 1e-2, "library-fleet": 1e-2, "library": 1e-3}
+ON_SPOT, SPOT_PRICE, SPOT_OUTAGE, SPOT_SHARE = 1 / 3, 0.4, 0.02, 0.5  # see with_spot
 SPREAD = 0.25  # of prices and demands drawn around a scenario's
 
 
@@ -103,6 +114,7 @@ def instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, All
         fleet = Fleet(models=options.models, regions=options.regions, demand=options.demand)
         problems = make_fleet(seed, fleet, supplies) if is_law else make_library_fleet(options.lake, seed, supplies)
         problems = [with_rules(p, seed, is_weighted=options.priority, is_ruled=options.rules) for p in problems]
+        problems = [with_spot(p) for p in problems] if options.spot else problems
         for name, problem in zip(FLEET_LEVELS, problems, strict=True):
             yield name, problem, sum(len(c.template_ids) for c in problem.candidates) * len(problem.regions)
     elif options.shape == "library":
@@ -126,6 +138,25 @@ def with_rules(problem: AllocationProblem, seed: int, *, is_weighted: bool, is_r
     ]
     shortage = Shortage.PRIORITY if is_weighted else Shortage.UNIFORM
     return replace(problem, demands=tuple(demands), shortage=shortage)
+
+
+def with_spot(problem: AllocationProblem) -> AllocationProblem:
+    """With a part of the nodes on spot instead, and a cap on the share that it serves of a model."""
+    spot = (problem.capacity_nodes * ON_SPOT).astype(np.int64)
+    regions = range(len(problem.regions))
+    return replace(
+        problem,
+        pools=tuple(Pool(problem.regions[r], market) for r in regions for market in (Market.ON_DEMAND, Market.SPOT)),
+        price_usd_per_h=np.concatenate([problem.price_usd_per_h[r] * [[1.0], [SPOT_PRICE]] for r in regions]),
+        capacity_nodes=np.concatenate([[problem.capacity_nodes[r] - spot[r], spot[r]] for r in regions]),
+        capacity_basis={
+            (pool_name(r, market), c): basis
+            for (r, c), basis in problem.capacity_basis.items()
+            for market in (Market.ON_DEMAND, Market.SPOT)
+        },
+        outage=np.concatenate([np.outer([0.0, SPOT_OUTAGE], np.ones(len(problem.node_configs))) for _ in regions]),
+        demands=tuple(replace(demand, max_spot_share=SPOT_SHARE) for demand in problem.demands),
+    )
 
 
 def library_instances(options: argparse.Namespace, seed: int) -> Iterator[tuple[str, AllocationProblem, int]]:
@@ -188,12 +219,13 @@ def main() -> None:
     parser.add_argument("--demand", type=float, default=Fleet.demand, help="of `fleet`, as a multiple")
     parser.add_argument("--priority", action="store_true", help="of `fleet`: shortages by weight")
     parser.add_argument("--rules", action="store_true", help="of `fleet`: N+1 and least replicas")
+    parser.add_argument("--spot", action="store_true", help="of `fleet`: a third of the nodes on spot, which is capped")
     options = parser.parse_args()
     if options.shape.startswith("library") and options.lake is None:
         parser.error(f"{options.shape} needs --lake")
     is_sized = (options.models, options.regions, options.demand) != (Fleet.models, Fleet.regions, Fleet.demand)
-    if (is_sized or options.priority or options.rules) and options.shape != "fleet":
-        parser.error("--models, --regions, --demand, --priority and --rules are for fleet alone")
+    if (is_sized or options.priority or options.rules or options.spot) and options.shape != "fleet":
+        parser.error("--models, --regions, --demand, --priority, --rules and --spot are for fleet alone")
     if not 1 <= options.regions <= len(REGIONS):
         parser.error(f"--regions: 1 to {len(REGIONS)}")
     limits = SolveLimits(gap=GAPS[options.shape], time_s=options.time)

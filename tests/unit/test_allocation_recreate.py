@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from allocation_cases import R1, R2, problem, random_problem, ruled_problem, workload
 
-from catalogs.types import Phase
+from catalogs.types import Market, Phase
 from tasks.allocation.checker import check_result
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns, make_columns
@@ -23,7 +23,7 @@ from tasks.allocation.covers.recreate_kernels import trim
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.ilp import GoalOutcome, solve_ilp
 from tasks.allocation.outcome import objective_usd, served_shares
-from tasks.allocation.types import AllocationProblem, SharedQuota, SolveLimits, SolveStatus
+from tasks.allocation.types import AllocationProblem, Pool, SharedQuota, SolveLimits, SolveStatus
 
 LIMITS = SolveLimits(gap=0.0, threads=1)
 
@@ -180,7 +180,7 @@ def small_ones(seed: int, *, ruled: bool) -> AllocationProblem | None:
 
 def searchable(p: AllocationProblem) -> AllocationProblem:
     """With those of its rules alone that the search knows."""
-    return replace(p, demands=tuple(replace(d, min_regions=1, max_spot_share=1.0) for d in p.demands))
+    return replace(p, demands=tuple(replace(d, min_regions=1) for d in p.demands))
 
 
 @pytest.mark.parametrize("ruled", [False, True])
@@ -320,6 +320,39 @@ def of_rules(nodes: dict[str, int], **rules: object) -> AllocationProblem:
 )
 def test_rules_of_a_model_by_hand(nodes: dict[str, int], rules: dict[str, object], usd: float) -> None:
     p = of_rules(nodes, **rules)
+    columns, counts, found = searched(p)
+    assert not found.lacking.any()
+    assert objective_usd(p, columns, counts) == pytest.approx(usd)
+    assert served_shares(p, columns, counts)["m"] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "rules", "usd"),
+    [
+        # Half must be firm: two L4 and one on spot; of A10G one, and one on spot.
+        ({"L4x1": 9}, {"max_spot_share": 0.5}, 2.25),
+        ({"L4x1": 9, "A10Gx1": 9}, {"max_spot_share": 0.5}, 1.875),
+        # 8 of 10 must be firm, or all of it.
+        ({"L4x1": 9}, {"max_spot_share": 0.2}, 2.25),
+        ({"L4x1": 9}, {"max_spot_share": 0.0}, 3.0),
+        # N+1 beside it: two of four L4 are firm; or one of three A10G, of which two serve all.
+        ({"L4x1": 9}, {"max_spot_share": 0.5, "survives_loss": True}, 2.5),
+        ({"L4x1": 9, "A10Gx1": 9}, {"max_spot_share": 0.5, "survives_loss": True}, 2.25),
+        # Least replicas: two more on spot.
+        ({"L4x1": 9}, {"max_spot_share": 0.5, "min_replicas": 4}, 2.5),
+        # The firm L4 is too small: an L40S, firm, serves all alone.
+        ({"L4x1": 1, "L40Sx1": 1}, {"max_spot_share": 0.5}, 5.0),
+    ],
+)
+def test_capped_spot_by_hand(nodes: dict[str, int], rules: dict[str, object], usd: float) -> None:
+    """Spot costs a quarter; there are as many nodes on it as firm ones."""
+    p = of_rules(nodes, **rules)
+    p = replace(
+        p,
+        pools=(Pool(R1), Pool(R1, Market.SPOT)),
+        price_usd_per_h=np.concatenate([p.price_usd_per_h, 0.25 * p.price_usd_per_h]),
+        capacity_nodes=np.concatenate([p.capacity_nodes, p.capacity_nodes]),
+    )
     columns, counts, found = searched(p)
     assert not found.lacking.any()
     assert objective_usd(p, columns, counts) == pytest.approx(usd)

@@ -1,13 +1,14 @@
 """Completing a model, compiled: what it lacks is bought where it costs least, of what is left.
 
 Under N+1 what is added may be no larger than what is there already, or than an instance bought besides, the opener: the largest
-is what may be lost.
+is what may be lost. Where spot is capped, firm instances for the least firm part are bought first, the rest of any.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from tasks.allocation.covers.recreate_types import Tables
 from tasks.allocation.covers.state_kernels import (
     WHOLE,
     counted,
@@ -30,12 +31,12 @@ def _copies(share, width):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _useful(items, layout, state, price, block, enough):  # type: ignore[no-untyped-def]
-    """Items of a block that fit and cost less than all larger ones, by falling share; of those that are ``enough`` alone the
-    last."""
+def _useful(items, layout, state, price, block, enough, firm):  # type: ignore[no-untyped-def]
+    """Items of a block (the ``firm`` alone, or all) that fit and cost less than all larger ones, by falling share; of those that
+    are ``enough`` alone the last."""
     useful, many, best = np.empty(layout.start[block + 1] - layout.start[block], dtype=np.int64), 0, np.inf
     for i in range(layout.start[block], layout.start[block + 1]):
-        if price[i] < best and fits(items, state, i):
+        if price[i] < best and (items.firm[i] or not firm) and fits(items, state, i):
             best = price[i]
             if items.share[i] >= enough:
                 many = 0  # this one does alone, for less
@@ -45,12 +46,12 @@ def _useful(items, layout, state, price, block, enough):  # type: ignore[no-unty
 
 
 @kernel
-def _fill(items, layout, state, price, block, width, cost, share, source, taken):  # type: ignore[no-untyped-def]
+def _fill(items, layout, state, price, block, firm, width, cost, share, source, taken):  # type: ignore[no-untyped-def]
     """cost[k] = cost found of k * ``width`` of share from items that fit, k = 0..cells; ``share``: how many exactly, ``source``
     and ``taken``: the state it came from and by what item. A cell keeps its cheapest, so that sums are not
-    rounded at every item; supply only counts for one instance of each."""
+    rounded at every item; supply only counts for one instance of each. ``firm``: of firm items alone."""
     cells = len(cost) - 1
-    useful = _useful(items, layout, state, price, block, cells * width)
+    useful = _useful(items, layout, state, price, block, cells * width, firm)
     many = len(useful)
     costs, shares, single = np.empty(many), np.empty(many), 0
     for u in range(many):
@@ -115,7 +116,7 @@ def _fill_ruled(items, layout, state, price, block, width, path, ruled, upto):  
     ``path`` they came from. Under N+1 the others are no larger than the opener, which may be lost, or than what is there. Ends
     at item ``upto``, from the smallest on."""
     cells, spare, many = len(path[0]) - 1, layout.spare[block], state.many[block]
-    useful = _useful(items, layout, state, price, block, cells * width)
+    useful = _useful(items, layout, state, price, block, cells * width, False)
     path[0][:], path[4][:], ruled[0][:] = np.inf, 0, np.inf
     uncounted = without_loss(items, layout, state, block) - counted(items, layout, state, block)
     path[0][0], path[1][0], ruled[0][0] = 0.0, uncounted / width, 0.0
@@ -157,6 +158,83 @@ def _is_ruled(layout, state, block):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _empty_tables(blocks, cells):  # type: ignore[no-untyped-def]
+    """Room for the tables of so many blocks."""
+    floats, ints = np.empty((2, blocks, cells + 1)), np.zeros((3, blocks, cells + 1), dtype=np.int64)
+    return Tables(floats[0], floats[1], ints[0], ints[1], ints[2])
+
+
+@kernel
+def _cells(more):  # type: ignore[no-untyped-def]
+    """How many cells are so much, or just more; 0 where that is less than nothing."""
+    return int(np.ceil(more - 1e-9)) if more > 1e-9 else 0
+
+
+@kernel
+def _fill_block(items, layout, state, price, block, own, width, path, tables, firm, least):  # type: ignore[no-untyped-def]
+    """least[k] = cost found of k * ``width`` of share more that counts in a block, row ``own`` of ``tables`` and, where spot is
+    capped, of ``firm``; their ``at``: the cells behind it."""
+    if _is_ruled(layout, state, block):
+        # Only openers and origins are kept: the path from there is sought again when it is taken.
+        ruled = (tables.cost[own], tables.taken[own], tables.source[own])
+        _fill_ruled(items, layout, state, price, block, width, path, ruled, 0)
+    else:
+        _fill(
+            items,
+            layout,
+            state,
+            price,
+            block,
+            False,
+            width,
+            tables.cost[own],
+            tables.share[own],
+            tables.source[own],
+            tables.taken[own],
+        )
+    _at_least(tables.cost[own], least, tables.at[own])
+    if layout.firm[block] > 0.0:
+        _fill(
+            items,
+            layout,
+            state,
+            price,
+            block,
+            True,
+            width,
+            firm.cost[own],
+            firm.share[own],
+            firm.source[own],
+            firm.taken[own],
+        )
+        _beside_firm(
+            items, layout, state, block, width, firm.cost[own], firm.share[own], firm.at[own], tables.at[own], least
+        )
+
+
+@kernel
+def _beside_firm(items, layout, state, block, width, cost, share, firm_at, at, least):  # type: ignore[no-untyped-def]
+    """Let ``least``, the cost of cells of any items, be that of cells that count where spot is capped: as many firm ones as
+    these need or more, at ``cost``, and of any items what then still lacks; ``firm_at`` and ``at`` likewise."""
+    cells, part, counts = len(cost) - 1, layout.firm[block], counted(items, layout, state, block)
+    is_firm = (state.firm[block] - part * counts) / width
+    is_there = 0.0 if _is_ruled(layout, state, block) else (state.served[block] - counts) / width
+    fewest = 1 if state.many[block] < layout.replicas[block] else 0
+    least_firm = np.empty(cells + 1)
+    _at_least(cost, least_firm, firm_at)
+    for k in range(cells, 0, -1):  # from above, for what is read lies below
+        best, first, then = np.inf, 0, 0
+        for x in range(_cells(part * k - is_firm), k + 1):
+            if least_firm[x] >= best:
+                break
+            if firm_at[x] == x or x == k:
+                rest = max(_cells(k - is_there - share[firm_at[x]]), fewest)
+                if least_firm[x] + least[rest] < best:
+                    best, first, then = least_firm[x] + least[rest], firm_at[x], at[rest]
+        least[k], firm_at[k], at[k] = best, first, then
+
+
+@kernel
 def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no-untyped-def]
     """Put what model ``m`` lacks, cheap at ``price`` per item, in ``allowed`` regions; whether it lacks nothing now.
 
@@ -166,10 +244,9 @@ def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no
     """
     first, phases = layout.first[m], layout.phases
     blocks = layout.first[m + 1] - first
-    cost, share = np.empty((blocks, cells + 1)), np.empty((blocks, cells + 1))
-    source, taken = np.zeros((blocks, cells + 1), dtype=np.int64), np.zeros((blocks, cells + 1), dtype=np.int64)
-    least, at = np.empty(cells + 1), np.zeros((blocks, cells + 1), dtype=np.int64)
-    path = _empty_path(cells)
+    is_capped = layout.firm[first : first + blocks].any()
+    tables, firm = _empty_tables(blocks, cells), _empty_tables(blocks if is_capped else 0, cells)
+    least, path = np.empty(cells + 1), _empty_path(cells)
     for _ in range(_ATTEMPTS):
         missing = lack(items, layout, state, m)
         if missing <= WHOLE:
@@ -185,24 +262,17 @@ def complete(items, layout, state, price, m, allowed, cells):  # type: ignore[no
             serves = least_served(items, layout, state, block)
             region = np.zeros(cells + 1)
             for b in range(block, block + phases):
-                own = b - first
-                if _is_ruled(layout, state, b):
-                    # Only openers and origins are kept: the path from there is sought again when it is taken.
-                    ruled = (cost[own], taken[own], source[own])
-                    _fill_ruled(items, layout, state, price, b, width, path, ruled, 0)
-                else:
-                    _fill(items, layout, state, price, b, width, cost[own], share[own], source[own], taken[own])
-                _at_least(cost[own], least, at[own])
+                _fill_block(items, layout, state, price, b, b - first, width, path, tables, firm, least)
                 spare = (counted(items, layout, state, b) - serves) / width
                 for k in range(1, cells + 1):
                     if k - spare > 1e-9:
-                        region[k] += least[int(np.ceil(k - spare - 1e-9))]
+                        region[k] += least[_cells(k - spare)]
             _join(joined, region, split[g])
         dear = layout.weight[m] * width
         to = cells if layout.jump > 0.0 else np.argmin(joined - dear * np.arange(cells + 1))
         if joined[to] == np.inf:
             return False
-        if not _put_split(items, layout, state, price, first, split, to, width, at, source, taken):
+        if not _put_split(items, layout, state, price, first, split, to, width, tables, firm):
             return False
     return lack(items, layout, state, m) <= WHOLE
 
@@ -230,7 +300,7 @@ def _join(joined, region, split):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _put_split(items, layout, state, price, first, split, to, width, at, source, taken):  # type: ignore[no-untyped-def]
+def _put_split(items, layout, state, price, first, split, to, width, tables, firm):  # type: ignore[no-untyped-def]
     """Put the instances behind cell ``to`` of ``split`` that fit; how many those are."""
     groups, cells = split.shape[0], split.shape[1] - 1
     phases, put = layout.phases, 0
@@ -241,14 +311,23 @@ def _put_split(items, layout, state, price, first, split, to, width, at, source,
         block = first + g * phases
         serves = least_served(items, layout, state, block)
         for own in range(block - first, block - first + phases):
-            spare = (counted(items, layout, state, first + own) - serves) / width
-            cell = at[own, int(np.ceil(k - spare - 1e-9))] if k - spare > 1e-9 else 0
-            if cell > 0 and _is_ruled(layout, state, first + own):
-                put += _put_ruled(
-                    items, layout, state, price, first + own, width, cells, taken[own, cell], source[own, cell]
-                )
-                continue
-            put += _put_path(items, state, cell, width, source[own], taken[own])
+            lacks = _cells(k - (counted(items, layout, state, first + own) - serves) / width)
+            if lacks > 0:
+                put += _put_block(items, layout, state, price, first + own, own, lacks, width, tables, firm)
+    return put
+
+
+@kernel
+def _put_block(items, layout, state, price, block, own, lacks, width, tables, firm):  # type: ignore[no-untyped-def]
+    """Put the instances behind so many cells of a block, row ``own`` of the tables, that fit; how many those are."""
+    cell, put = tables.at[own, lacks], 0
+    if cell > 0 and _is_ruled(layout, state, block):
+        opener, origin = tables.taken[own, cell], tables.source[own, cell]
+        put += _put_ruled(items, layout, state, price, block, width, tables.at.shape[1] - 1, opener, origin)
+    else:
+        put += _put_path(items, state, cell, width, tables.source[own], tables.taken[own])
+    if layout.firm[block] > 0.0:
+        put += _put_path(items, state, firm.at[own, lacks], width, firm.source[own], firm.taken[own])
     return put
 
 

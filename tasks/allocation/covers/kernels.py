@@ -312,6 +312,15 @@ def one_more(f: Floats, steps: Ints, cost: Floats) -> Floats:
 
 
 @kernel
+def _least_step(f: Floats) -> float:
+    """What a step costs at least, hardly rounded down; 0 where no number of them is to be had."""
+    least = np.inf
+    for g in range(1, len(f)):
+        least = min(least, f[g] / g)
+    return least * (1 - 1e-12) if np.isfinite(least) else 0.0
+
+
+@kernel
 def split_table(firm: Floats, spot: Floats, least: Ints) -> tuple[Floats, Ints]:
     """out[g] = min over x = least[g]..g of firm[x] + spot[g - x]; and that x."""
     n = len(firm)
@@ -322,17 +331,20 @@ def split_table(firm: Floats, spot: Floats, least: Ints) -> tuple[Floats, Ints]:
         if np.isfinite(firm[x]) and (x + 1 == n or firm[x + 1] > firm[x]):
             ends[count] = x
             count += 1
-    first = 0
+    first, last, firm_step, spot_step = 0, 0, _least_step(firm), _least_step(spot)
     for g in range(n):
         while first < count and ends[first] < least[g]:
             first += 1
-        for j in range(first, count):
-            x = min(ends[j], g)
-            value = firm[ends[j]] + spot[g - x]
+        while last < count - 1 and ends[last] < g:
+            last += 1
+        for j in range(last - first + 1):  # from as few dear steps as there may be on
+            end = ends[first + j] if firm_step >= spot_step else ends[last - j]
+            x = min(end, g)
+            if firm_step * x + spot_step * (g - x) >= out[g]:
+                break  # more of them cost no less
+            value = firm[end] + spot[g - x]
             if value < out[g]:
                 out[g] = value
                 at[g] = x
-            if ends[j] >= g:
-                break
     out[0] = 0.0
     return out, at

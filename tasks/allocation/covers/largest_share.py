@@ -22,8 +22,8 @@ from tasks.allocation.covers.pricing import (
     side_by_side,
     supply_value,
 )
-from tasks.allocation.covers.recreate import Found, can_recreate, has_rules, recreate
-from tasks.allocation.covers.relaxation import Relaxation, Worth, cheapest_parts
+from tasks.allocation.covers.recreate import Found, can_recreate, has_counts, has_rules, recreate
+from tasks.allocation.covers.relaxation import Relaxation, Worth, cheapest_parts, least_of_all
 from tasks.allocation.covers.rounding import complete, is_within, whole
 from tasks.allocation.covers.ruled_shortage import Aim, serve_anew
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
@@ -49,7 +49,7 @@ _LACK_STAGED = 5.0  # the same, of a plan made in stages
 _HALVINGS, _AT_A_SHARE = 80, 16  # of the search, in all and for one share
 _FEW, _OFTENER = 16, 4  # times as many of so few models under rules, whose share is far from its bound
 _HALVINGS_STAGED, _ROUNDS_STAGED = 56, 600  # of the search that goes on from stages, in all, and of these
-# Of the relaxation's share, which knows nothing of rules; of a share that was not reached by far.
+# Of the relaxation's share, which knows of rules only what caps spot; of a share that was not reached by far.
 _FIRST, _FIRST_RULED, _LESS = 0.88, 0.75, 0.96
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
@@ -158,7 +158,11 @@ def _at_plenty(problem: AllocationProblem, models: Sequence[ModelBlocks], relaxe
     rent = np.nan_to_num(problem.price_usd_per_h)
     nodes = rent if rent.any() else np.ones_like(rent)
     least = [
-        min(sum(float(each.min()) for _, each in phases) for phases in cheapest_parts(model, nodes)) for model in models
+        min(
+            sum(least_of_all(block, each) for block, (_, each) in zip(phases, own, strict=True))
+            for phases, own in zip(model.blocks, cheapest_parts(model, nodes), strict=True)
+        )
+        for model in models
     ]
     return replace(relaxed, nodes=nodes, least=np.array(least))
 
@@ -176,12 +180,12 @@ def _by_recreating(
     larger one; from one that is not reached it goes back, by much to begin with, then to the best so far and on by less."""
     prices = NodePrices(relaxed.nodes, relaxed.nodes)
     weights = lack_weights(relaxed.least, _LACK_RULED if has_rules(models) else _LACK)
-    part, more, halvings = (_FIRST_RULED if has_rules(models) else _FIRST), _MORE, _HALVINGS
+    part, more, halvings = (_FIRST_RULED if has_counts(models) else _FIRST), _MORE, _HALVINGS
     starts = [whole(part * relaxed.mix)]
     if is_lumpy(models, relaxed.mix, relaxed.least):
         starts += _in_stages(problem, columns, part * relaxed.share, limits, clock)
         halvings = _HALVINGS_STAGED if len(starts) > 1 else _HALVINGS
-    times = _OFTENER if has_rules(models) and len(models) <= _FEW else 1
+    times = _OFTENER if has_counts(models) and len(models) <= _FEW else 1
     halvings *= times
     starts += [] if begin is None else [begin]
     packed = packing(problem, columns, models, prices, prices, relaxed.mix + sum(starts), weights)
@@ -241,11 +245,14 @@ def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBl
     """
     master = Relaxation(problem, columns, models, Goal.THETA, 0.0, limits)
     base = np.nan_to_num(problem.price_usd_per_h)
-    prices, worth = base, Worth(base, 0.0, np.zeros(len(problem.quotas)), np.full(master.blocks, np.inf), 0.0)
+    prices, worth = (
+        base,
+        Worth(base, 0.0, np.zeros(len(problem.quotas)), np.full(master.blocks, np.inf), np.zeros(master.blocks), 0.0),
+    )
     bound, share = 1.0, 0.0
     least = np.zeros(len(models))
     for at in range(_ROUNDS):
-        least = master.price(prices, worth.phase)
+        least = master.price(prices, worth)
         if at and least.sum() > 0:
             supply = supply_value(problem, worth.supply, worth.budget, worth.quota)
             bound = min(bound, supply / float(least.sum()) * (1 + 1e-9))

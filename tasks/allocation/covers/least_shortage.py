@@ -231,14 +231,16 @@ def _relax(task: Task, goal: Goal, cap: float) -> _Relaxed:
     master = Relaxation(problem, task.columns, task.models, goal, cap, task.limits)
     rent = np.nan_to_num(problem.price_usd_per_h)
     own = rent * (1 + problem.init_share) if goal is Goal.COST else np.zeros_like(rent)
-    worth = Worth(rent, 0.0, np.zeros(len(problem.quotas)), np.full(master.blocks, np.inf), 0.0)
-    master.price(rent, worth.phase)
+    worth = Worth(
+        rent, 0.0, np.zeros(len(problem.quotas)), np.full(master.blocks, np.inf), np.zeros(master.blocks), 0.0
+    )
+    master.price(rent, worth)
     value, best, highest = np.inf, worth, -np.inf
     for _ in range(_ROUNDS):
         value, worth = master.solve()
         value += float(weights.sum()) if goal is Goal.SHORTAGE else 0.0
         size = master.size
-        least = master.price(own + worth.of_nodes(problem), worth.phase)
+        least = master.price(own + worth.of_nodes(problem), worth)
         unit = worth.served if goal is Goal.COST else 1.0
         here = float(np.minimum(least, unit * weights).sum()) - _too_much(task, goal, cap, worth)
         if here > highest:

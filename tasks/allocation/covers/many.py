@@ -13,7 +13,7 @@ from tasks.allocation.covers.generation import Generated, dual_value
 from tasks.allocation.covers.neighbourhoods import search_neighbourhoods
 from tasks.allocation.covers.packing import lack_weights, packing
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, excess_costs, own_prices
-from tasks.allocation.covers.recreate import Found, can_recreate, has_rules, recreate
+from tasks.allocation.covers.recreate import Found, can_recreate, has_counts, recreate
 from tasks.allocation.covers.rounding import is_within, round_mix, whole
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
 from tasks.allocation.highs import MipStatus
@@ -111,7 +111,7 @@ def searched(
         return not plan.lacking.any() and relative_gap(plan.value, best.bound) <= limits.gap
 
     start = min((packed.state(counts) for counts in starts), key=packed.value)
-    times = _OFTENER if has_rules(models) and len(models) <= _FEW else 1
+    times = _OFTENER if has_counts(models) and len(models) <= _FEW else 1
     plan, _ = recreate(packed, start, times * _HALVINGS, limits, clock, is_enough)
     for _ in range(_INSISTS):
         if not 0.0 < plan.lacking.mean() <= _NEARLY:

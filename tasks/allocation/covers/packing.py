@@ -51,9 +51,11 @@ class Packing:
         np.subtract.at(left, self.items.node[used], self.items.need[used] * x[used][:, None])
         served = np.zeros(len(self.layout.start) - 1)
         np.add.at(served, self.items.block[used], self.items.share[used] * x[used])
+        firm = np.zeros(len(served))
+        np.add.at(firm, self.items.block[used], (self.items.share * self.items.firm)[used] * x[used])
         many = np.zeros(len(served), dtype=np.int64)
         np.add.at(many, self.items.block[used], x[used])
-        return State(x.copy(), left, served, many, np.zeros((_LOG, 2), dtype=np.int64))
+        return State(x.copy(), left, served, firm, many, np.zeros((_LOG, 2), dtype=np.int64))
 
     def counts(self, x: Ints, columns: int) -> Ints:
         """Instances per column of ``columns`` columns."""
@@ -122,20 +124,30 @@ def packing(
         jump,
         np.array([block.demand.survives_loss for block, _, _ in chosen], dtype=np.bool_),
         np.array([_replicas(block) for block, _, _ in chosen], dtype=np.int64),
+        np.array([1 - block.demand.max_spot_share if block.is_split else 0.0 for block, _, _ in chosen]),
     )
     return Packing(items, layout, column, capacity)
 
 
 def _choose(block: Block, excess: Floats, wanted: Floats | Ints) -> tuple[Block, NDArray[np.intp], NDArray[np.bool_]]:
     """The block's rows worth having, by falling share, and which of them are instances that run; such rows stand twice."""
-    excess = excess / np.sqrt(np.clip(block.share, _SMALL, 1.0))
-    many = min(_PER_BLOCK, len(excess))
-    best = np.argpartition(excess, many - 1)[:many]
+    share = np.clip(block.share, _SMALL, 1.0)
+    best = _least(excess / np.sqrt(share), np.ones(len(excess), dtype=np.bool_))
+    if block.is_split and block.firm.any():
+        dearer = float((excess / share)[block.firm].min())  # what the best firm one costs more: so do all others
+        best = np.union1d(best, _least((excess - dearer * share) / np.sqrt(share), block.firm))
     rows = np.union1d(best, np.flatnonzero((wanted[block.columns] > 1e-9) | (block.running > 0)))
     kept = rows[block.running[rows] > 0]
     both, runs = np.concatenate([kept, rows]), np.arange(len(kept) + len(rows)) < len(kept)
     order = np.lexsort((~runs, -block.share[both]))
     return block, both[order].astype(np.intp), runs[order]
+
+
+def _least(excess: Floats, of: NDArray[np.bool_]) -> NDArray[np.intp]:
+    """The rows ``of`` all with the least excess."""
+    rows = np.flatnonzero(of)
+    many = min(_PER_BLOCK, len(rows))
+    return rows[np.argpartition(excess[rows], many - 1)[:many]] if many else rows
 
 
 def _items(
@@ -165,6 +177,7 @@ def _items(
         np.concatenate(most).astype(np.int64),
         block_of,
         np.searchsorted(first, block_of, side="right") - 1,
+        np.concatenate([block.firm[rows] for block, rows, _ in chosen]),
     )
     return items, np.concatenate([block.columns[rows] for block, rows, _ in chosen]).astype(np.int64)
 

@@ -43,22 +43,19 @@ class Found:
 
 
 def can_recreate(models: Sequence[ModelBlocks]) -> bool:
-    """Whether completing a model knows all rules of the models: N+1 and least replicas, not several regions or capped spot."""
+    """Whether completing a model knows all rules of the models: N+1, least replicas and capped spot, not several regions."""
     phases = {len(row) for model in models for row in model.blocks}
-    return len(phases) == 1 and all(
-        model.blocks and model.wanted <= 1 and not any(block.is_split for phases in model.blocks for block in phases)
-        for model in models
-    )
+    return len(phases) == 1 and all(model.blocks and model.wanted <= 1 for model in models)
 
 
 def has_rules(models: Sequence[ModelBlocks]) -> bool:
     """Whether a model has a rule of its own that tables of covers take much longer for."""
-    return any(
-        model.demand.survives_loss
-        or model.demand.min_replicas > 1
-        or any(block.is_split for phases in model.blocks for block in phases)
-        for model in models
-    )
+    return has_counts(models) or any(block.is_split for model in models for phases in model.blocks for block in phases)
+
+
+def has_counts(models: Sequence[ModelBlocks]) -> bool:
+    """Whether a model has a rule on its number of instances: N+1 or least replicas."""
+    return any(model.demand.survives_loss or model.demand.min_replicas > 1 for model in models)
 
 
 def recreate(
@@ -173,10 +170,11 @@ def _part(packed: Packing, state: State, mine: Ints, left: Ints) -> State:
     has = np.isin(packed.items.model, mine)
     blocks = np.zeros(len(state.served), dtype=np.bool_)
     blocks[packed.items.block[has]] = True
-    served, many = np.where(blocks, state.served, 0.0), np.where(blocks, state.many, 0)
-    return State(np.where(has, state.x, 0), left.copy(), served, many, state.log.copy())
+    served, firm = np.where(blocks, state.served, 0.0), np.where(blocks, state.firm, 0.0)
+    many = np.where(blocks, state.many, 0)
+    return State(np.where(has, state.x, 0), left.copy(), served, firm, many, state.log.copy())
 
 
 def _join(state: State, parts: Sequence[State]) -> None:
-    for name in ("x", "left", "served", "many"):
+    for name in ("x", "left", "served", "firm", "many"):
         getattr(state, name)[:] = sum(getattr(part, name) for part in parts)

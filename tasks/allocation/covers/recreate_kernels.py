@@ -22,6 +22,8 @@ def _count(items, state, block, i, many):  # type: ignore[no-untyped-def]
     state.x[i] += many
     state.many[block] += many
     state.served[block] += many * items.share[i]
+    if items.firm[i]:
+        state.firm[block] += many * items.share[i]
 
 
 @kernel

@@ -25,13 +25,14 @@ _PER_BLOCK = 1  # columns a round adds: with more there are fewer rounds, but th
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """Duals: of ``supply`` [pool, configuration], ``budget`` and ``quota``; of every block's share (``phase``); and of a unit of
-    weighted share, of which COST asks for so much (``served``)."""
+    """Duals: of ``supply`` [pool, configuration], ``budget`` and ``quota``; of every block's share (``phase``) and of its firm
+    part (``firm``); and of a unit of weighted share, of which COST asks for so much (``served``)."""
 
     supply: Floats
     budget: float
     quota: Floats
     phase: Floats
+    firm: Floats
     served: float
 
     def of_nodes(self, problem: AllocationProblem) -> Floats:
@@ -49,14 +50,23 @@ def cheapest_parts(model: ModelBlocks, prices: Floats) -> list[list[tuple[Floats
     return out
 
 
+def least_of_all(block: Block, each: Floats) -> float:
+    """What a block costs at least for the whole demand, where ``each`` column's parts cost so much for it."""
+    if not block.is_split:
+        return float(each.min())
+    part = block.demand.max_spot_share
+    return (1 - part) * float(each[block.firm].min(initial=np.inf)) + part * float(each.min())
+
+
 class Relaxation:
     """The LP over the columns found so far.
 
     Notation: n_i >= 0 instances of column i, q_mr share of model m served from region r, s_m <= 1 share that counts (THETA: the
     same of all models), w_m weights, W their sum, S the cap on the weighted missing share.
     min  THETA: -s;  SHORTAGE: - sum w_m s_m;  COST: sum p_i n_i;  sum a_i n_i >= q_mr for every phase of m in r;
-    sum_r q_mr >= s_m;  COST: sum w_m s_m >= W - S;  capacity, quotas and budget as in
-    :func:`tasks.allocation.formulation.formulate`. The models' own rules are left out: that only lowers the value.
+    where spot is capped the same of firm columns and that part of q_mr; sum_r q_mr >= s_m;  COST: sum w_m s_m >= W - S;
+    capacity, quotas and budget as in :func:`tasks.allocation.formulation.formulate`. The models' other rules are left out:
+    that only lowers the value.
     """
 
     def __init__(
@@ -80,7 +90,8 @@ class Relaxation:
             self._lp.addRow(-infinity, float(top), 0, none, np.zeros(0))
         self._first = len(tops) + len(problem.quotas)
         self.blocks = sum(len(phases) for model in models for phases in model.blocks)
-        for _ in range(self.blocks + len(models)):
+        self._firm, self._demand = self._first + self.blocks, self._first + 2 * self.blocks
+        for _ in range(2 * self.blocks + len(models)):
             self._lp.addRow(0.0, infinity, 0, none, np.zeros(0))
         weights = np.array([model.demand.weight for model in models])
         self._least = float(weights.sum()) - cap
@@ -91,7 +102,7 @@ class Relaxation:
 
     def _add_shares(self, weights: Floats) -> int:
         """The columns s_m; how many those are."""
-        demand, served = self._first + self.blocks, self._first + self.blocks + len(self._models)
+        demand, served = self._demand, self._demand + len(self._models)
         if self._goal is Goal.THETA:
             rows = demand + np.arange(len(self._models), dtype=np.int32)
             self._lp.addCol(-1.0, 0.0, 1.0, len(rows), rows, -np.ones(len(rows)))
@@ -112,8 +123,12 @@ class Relaxation:
         row = self._first
         for m, model in enumerate(self._models):
             for phases in model.blocks:
-                rows = np.array([*range(row, row + len(phases)), self._first + self.blocks + m], dtype=np.int32)
-                self._lp.addCol(0.0, 0.0, highspy.kHighsInf, len(rows), rows, np.array([-1.0] * len(phases) + [1.0]))
+                own = np.arange(row, row + len(phases), dtype=np.int32)
+                firm = np.array([1 - block.demand.max_spot_share if block.is_split else 0.0 for block in phases])
+                capped = np.flatnonzero(firm)
+                rows = np.concatenate([own, own[capped] + self.blocks, [self._demand + m]]).astype(np.int32)
+                values = np.concatenate([-np.ones(len(phases)), -firm[capped], [1.0]])
+                self._lp.addCol(0.0, 0.0, highspy.kHighsInf, len(rows), rows, values)
                 row += len(phases)
         return sum(len(model.blocks) for model in self._models)
 
@@ -122,21 +137,23 @@ class Relaxation:
         """How many columns there are."""
         return len(self._added)
 
-    def price(self, prices: Floats, phase: Floats) -> Floats:
-        """Add each block's columns of least reduced cost at prices of nodes and of the phases' shares; each model's least cost
-        of the whole demand at the prices of nodes."""
+    def price(self, prices: Floats, worth: Worth) -> Floats:
+        """Add each block's columns of least reduced cost at prices of nodes and what the phases' shares are worth; each model's
+        least cost of the whole demand at the prices of nodes."""
         least, row = np.full(len(self._models), np.inf), 0
         found = side_by_side(lambda model: cheapest_parts(model, prices), self._models, self._threads)
         for m, (model, costs) in enumerate(zip(self._models, found, strict=True)):
             for phases, own in zip(model.blocks, costs, strict=True):
                 total = 0.0
                 for block, (cost, each) in zip(phases, own, strict=True):
-                    total += float(each.min())
+                    total += least_of_all(block, each)
                     worst = np.inf
-                    if np.isfinite(phase[row]):
-                        each, worst = cost - phase[row] * np.minimum(block.share, 1.0), -1e-12
-                    best = np.argpartition(each, min(_PER_BLOCK, len(each)) - 1)[:_PER_BLOCK]
-                    self._add(block, np.sort(best[each[best] < worst]), self._first + row)
+                    if np.isfinite(worth.phase[row]):
+                        value = worth.phase[row] + worth.firm[row] * block.firm
+                        each, worst = cost - value * np.minimum(block.share, 1.0), -1e-12
+                    self._add(block, _best_of(each, worst), self._first + row)
+                    if block.is_split:
+                        self._add(block, _best_of(np.where(block.firm, each, np.inf), worst), self._first + row)
                     row += 1
                 least[m] = min(least[m], total)
         return least
@@ -159,8 +176,9 @@ class Relaxation:
                 if units:
                     index.append(np.array([self._problem.capacity_nodes.size + 1 + q], dtype=np.int32))
                     value.append(np.array([units]))
-            index.append(np.array([phase_row], dtype=np.int32))
-            value.append(np.array([min(float(block.share[i]), 1.0)]))
+            of = [phase_row, phase_row + self.blocks] if block.is_split and block.firm[i] else [phase_row]
+            index.append(np.array(of, dtype=np.int32))
+            value.append(np.full(len(of), min(float(block.share[i]), 1.0)))
             rows_of, values = np.concatenate(index), np.concatenate(value)
             cost = rent * (1 + self._problem.init_share) if self._goal is Goal.COST else 0.0
             self._lp.addCol(cost, 0.0, highspy.kHighsInf, len(rows_of), rows_of, values)
@@ -181,7 +199,8 @@ class Relaxation:
             np.maximum(-dual[:cells], 0.0).reshape(self._problem.capacity_nodes.shape),
             max(-float(dual[cells]), 0.0),
             np.maximum(-dual[cells + 1 : self._first], 0.0),
-            np.maximum(dual[self._first : self._first + self.blocks], 0.0),
+            np.maximum(dual[self._first : self._firm], 0.0),
+            np.maximum(dual[self._firm : self._demand], 0.0),
             max(float(dual[-1]), 0.0),
         )
         return float(self._lp.getInfo().objective_function_value), worth
@@ -192,3 +211,9 @@ class Relaxation:
         values = np.asarray(self._lp.getSolution().col_value, dtype=np.float64)
         out[self._added[: len(values) - self._before]] = values[self._before :]
         return out
+
+
+def _best_of(each: Floats, worst: float) -> NDArray[np.intp]:
+    """Those of least reduced cost that are below ``worst``."""
+    best = np.argpartition(each, min(_PER_BLOCK, len(each)) - 1)[:_PER_BLOCK]
+    return np.sort(best[each[best] < worst])

@@ -134,7 +134,7 @@ def _singles(block: Block, prices: NodePrices, steps: NDArray[np.int64]) -> tupl
 def table_above(block: Block, prices: NodePrices, size: int) -> Table:
     """A table of covers: rates rounded down, every rule kept."""
     demand = block.demand
-    firm = block.select(block.firm) if block.is_split else block
+    firm = block.parts[0] if block.is_split else block
     base: Table
     if demand.survives_loss:
         base = spare_table(firm, prices, size, up=False)

@@ -18,6 +18,8 @@ def put(items, state, i, many):  # type: ignore[no-untyped-def]
     state.x[i] += many
     state.many[items.block[i]] += many
     state.served[items.block[i]] += many * items.share[i]
+    if items.firm[i]:
+        state.firm[items.block[i]] += many * items.share[i]
     for j in range(items.node.shape[1]):
         if items.need[i, j] > 0:
             state.left[items.node[i, j]] -= many * items.need[i, j]
@@ -72,7 +74,10 @@ def without_loss(items, layout, state, block):  # type: ignore[no-untyped-def]
 @kernel
 def counted(items, layout, state, block):  # type: ignore[no-untyped-def]
     """Share that a block serves by the rules of its model."""
-    return without_loss(items, layout, state, block) if state.many[block] >= layout.replicas[block] else 0.0
+    if state.many[block] < layout.replicas[block]:
+        return 0.0
+    serves = without_loss(items, layout, state, block)
+    return min(serves, state.firm[block] / layout.firm[block]) if layout.firm[block] > 0.0 else serves
 
 
 @kernel

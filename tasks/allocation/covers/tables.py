@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -27,7 +28,7 @@ class NodePrices:
     kept: Floats
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Block:
     """Columns of one workload in one region, by falling share. ``node``/``count``: its nodes as places in the flattened
     [pool, configuration] arrays, padded with count 0."""
@@ -53,6 +54,11 @@ class Block:
             self.most[mask],
             self.demand,
         )
+
+    @cached_property
+    def parts(self) -> tuple[Block, Block]:
+        """The firm columns, and those on spot."""
+        return self.select(self.firm), self.select(~self.firm)
 
     @property
     def is_split(self) -> bool:
@@ -179,8 +185,7 @@ def bundles_of(
 def split_table(block: Block, prices: NodePrices, size: int, *, up: bool) -> Split:
     """The table where spot is capped. From below, the steps that a region serves may be its share rounded up, so the firm
     part is that of a step less."""
-    firm = plain_table(block.select(block.firm), prices, size, up=up)
-    spot = plain_table(block.select(~block.firm), prices, size, up=up)
+    firm, spot = (plain_table(part, prices, size, up=up) for part in block.parts)
     f, firm_steps = kernels.split_table(firm.f, spot.f, firm_part(block, size, up=up))
     return Split(firm, spot, f, firm_steps)
 
