@@ -4,7 +4,7 @@ mix, rounded or planned in stages, is searched at shares below it."""
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,8 +22,8 @@ from tasks.allocation.covers.pricing import (
     side_by_side,
     supply_value,
 )
-from tasks.allocation.covers.recreate import Found, can_recreate, has_counts, has_rules, recreate
-from tasks.allocation.covers.relaxation import Relaxation, Worth, cheapest_parts, least_of_all
+from tasks.allocation.covers.recreate import Found, can_recreate, has_counts, has_rules, is_capped, recreate
+from tasks.allocation.covers.relaxation import Relaxation, Worth, least_costs
 from tasks.allocation.covers.rounding import complete, is_within, whole
 from tasks.allocation.covers.ruled_shortage import Aim, serve_anew
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
@@ -42,7 +42,7 @@ _CLOSE = 5e-3  # between the relaxation's share and its bound
 _SHARES = (0.94, 0.91, 0.88, 0.84, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)  # of the relaxation's, tried in turn
 _AGAIN = 2  # tries at a share, the models that found no way first
 _GRID = Grid(2048, 4)
-_LEVELS = Grid(16384, 16)  # of the bound by covers
+_LEVELS, _LEVELS_SPLIT = Grid(16384, 16), Grid(4096, 4)  # of the bound by covers
 # Times a model's least cost: what serving nothing of it counts; under rules, where the last instance that lacks may serve little.
 _LACK, _LACK_RULED = 3.0, 10.0
 _LACK_STAGED = 5.0  # the same, of a plan made in stages
@@ -157,14 +157,7 @@ def _at_plenty(problem: AllocationProblem, models: Sequence[ModelBlocks], relaxe
     """``relaxed`` at the rent, where it finds no kind of node scarce: it serves all, but in parts of instances."""
     rent = np.nan_to_num(problem.price_usd_per_h)
     nodes = rent if rent.any() else np.ones_like(rent)
-    least = [
-        min(
-            sum(least_of_all(block, each) for block, (_, each) in zip(phases, own, strict=True))
-            for phases, own in zip(model.blocks, cheapest_parts(model, nodes), strict=True)
-        )
-        for model in models
-    ]
-    return replace(relaxed, nodes=nodes, least=np.array(least))
+    return replace(relaxed, nodes=nodes, least=least_costs(models, nodes))
 
 
 def _by_recreating(
@@ -243,6 +236,29 @@ def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBl
     demand, and at most what all supply costs: a bound at any prices. Whole instances give a lower one where they are large
     (:func:`_bound_of_covers`); where that is below the share found, that and its mix are cut down to it.
     """
+    master, bound, share, prices, worth, least = _parts(problem, columns, models, limits, lambda bound, share: False)
+    supply = supply_value(problem, worth.supply, worth.budget, worth.quota)
+    bound = min(bound, _bound_of_covers(models, prices, supply, limits.threads))
+    part = min(bound / share, 1.0) if share > 0 else 1.0
+    return Relaxed(bound, part * share, part * master.mix(), prices, least)
+
+
+def is_ruled_out(
+    problem: AllocationProblem, columns: Columns, models: Sequence[ModelBlocks], limits: SolveLimits
+) -> bool:
+    """Whether not even parts of instances serve the whole demand."""
+    return _parts(problem, columns, models, limits, lambda bound, share: bound < 1 or share >= 1 - _CLOSE)[1] < 1
+
+
+def _parts(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: Sequence[ModelBlocks],
+    limits: SolveLimits,
+    is_enough: Callable[[float, float], bool],
+) -> tuple[Relaxation, float, float, Floats, Worth, Floats]:
+    """The LP over parts of instances: it, a bound on the share, the share, what nodes are worth, all duals, and what each model
+    costs at least at such prices. Ends where the two are close or ``is_enough`` of them."""
     master = Relaxation(problem, columns, models, Goal.THETA, 0.0, limits)
     base = np.nan_to_num(problem.price_usd_per_h)
     prices, worth = (
@@ -256,20 +272,17 @@ def relax(problem: AllocationProblem, columns: Columns, models: Sequence[ModelBl
         if at and least.sum() > 0:
             supply = supply_value(problem, worth.supply, worth.budget, worth.quota)
             bound = min(bound, supply / float(least.sum()) * (1 + 1e-9))
-        if bound - share <= _CLOSE:
+        if bound - share <= _CLOSE or is_enough(bound, share):
             break
         value, worth = master.solve()
         share = -value
         prices = worth.of_nodes(problem)
-    supply = supply_value(problem, worth.supply, worth.budget, worth.quota)
-    bound = min(bound, _bound_of_covers(models, prices, supply, limits.threads))
-    part = min(bound / share, 1.0) if share > 0 else 1.0
-    return Relaxed(bound, part * share, part * master.mix(), prices, least)
+    return master, bound, share, prices, worth, least
 
 
 def _bound_of_covers(models: Sequence[ModelBlocks], prices: Floats, supply: float, threads: int) -> float:
     """No plan serves a larger common share: at ``prices`` the whole instances that serve more cost more than all ``supply``."""
-    nodes = NodePrices(prices, prices)
-    least = sum(side_by_side(lambda model: least_by_level(model, nodes, model.scaled(_LEVELS)), models, threads))
-    levels = _LEVELS.size // _LEVELS.unit
+    nodes, grid = NodePrices(prices, prices), _LEVELS_SPLIT if is_capped(models) else _LEVELS
+    least = sum(side_by_side(lambda model: least_by_level(model, nodes, model.scaled(grid)), models, threads))
+    levels = grid.size // grid.unit
     return float(np.flatnonzero(least <= supply * (1 + 1e-9))[-1]) / levels

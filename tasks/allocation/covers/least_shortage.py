@@ -7,23 +7,16 @@ spot is capped a few models at a time are served anew. Blocks are of the whole d
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.packing import Packing, packing
-from tasks.allocation.covers.pricing import (
-    Grid,
-    dual_prices,
-    least_by_level,
-    own_prices,
-    side_by_side,
-    supply_value,
-)
+from tasks.allocation.covers.parts import Parts, mixed_parts
+from tasks.allocation.covers.pricing import dual_prices, own_prices, side_by_side
 from tasks.allocation.covers.recreate import Found, can_recreate, recreate
-from tasks.allocation.covers.relaxation import Relaxation, Worth
 from tasks.allocation.covers.rounding import is_within, whole
 from tasks.allocation.covers.ruled_shortage import Aim, serve_anew
 from tasks.allocation.covers.tables import NodePrices
@@ -35,9 +28,6 @@ from tasks.allocation.outcome import objective_usd, weighted_shortage
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-_ROUNDS = 24
-_CLOSE = 1e-3  # between the relaxation's value and its bound, of the value
-_LEVELS = Grid(16384, 16)  # of the bound by whole instances
 _HALVINGS = 56  # of a search
 _HOT, _WARM, _COLD = (0.1, 0.01), (0.1, 0.0025), (0.025, 0.0025)  # for less shortage, for that at cost, for less cost
 _FEW, _TRIES = 8, 4  # of so few models so many searches are made
@@ -48,16 +38,6 @@ _MIDDLE = 0.5  # of the way from the relaxation's shortage to the one found: at 
 _LITTLE = 1e-9
 
 
-@dataclass(frozen=True, slots=True)
-class _Relaxed:
-    """What the relaxation is worth (``value``), its duals and ``mix``; ``bound``: no plan comes below it."""
-
-    worth: Worth
-    mix: Floats
-    value: float
-    bound: float
-
-
 def least_shortage(task: Task, begin: Ints | None = None) -> GoalOutcome:
     """The answer for the goal SHORTAGE: a search at what nodes are worth to the shortage, another one at what they cost, which
     prices models even where no node is scarce. Models that fit nowhere miss all. ``begin``: a plan to begin with where that is
@@ -66,7 +46,7 @@ def least_shortage(task: Task, begin: Ints | None = None) -> GoalOutcome:
     best = np.zeros(len(task.columns), dtype=np.int64)
     if not task.models:
         return GoalOutcome(MipStatus.LIMIT, best, lost, lost)
-    relaxed = _relax(task, Goal.SHORTAGE, 0.0)
+    relaxed = mixed_parts(task, Goal.SHORTAGE, 0.0)
     bound = relaxed.bound
     if not can_recreate(task.models):
         best = _under_rules(task, relaxed)
@@ -78,7 +58,7 @@ def least_shortage(task: Task, begin: Ints | None = None) -> GoalOutcome:
         best = min([first, *found], key=lambda each: _missing(task, each))
         value = _missing(task, best) - lost
         if value > _enough(task, bound) and not task.clock.is_past():
-            priced = _relax(task, Goal.COST, relaxed.value + _MIDDLE * (value - relaxed.value))
+            priced = mixed_parts(task, Goal.COST, relaxed.value + _MIDDLE * (value - relaxed.value))
             found = _searched(task, _at_cost(task, priced, best, _STEEPER), best, _WARM, _is_little(task, bound))
             best = min([best, *found], key=lambda each: _missing(task, each))
     value = _missing(task, best)
@@ -91,7 +71,7 @@ def cheapest_at_shortage(task: Task, cap: float, start: Ints) -> GoalOutcome:
     least = objective_usd(task.problem, task.columns, start)
     if not task.models:
         return GoalOutcome(MipStatus.LIMIT, start, least, 0.0)
-    relaxed = _relax(task, Goal.COST, cap - lost)
+    relaxed = mixed_parts(task, Goal.COST, cap - lost)
     best = GoalOutcome(MipStatus.LIMIT, start, least, min(max(relaxed.bound, 0.0), least))
     if can_recreate(task.models):
         found = _cheaper(task, relaxed, cap - lost, start)
@@ -111,12 +91,12 @@ def _with_blocks(task: Task) -> tuple[Task, float]:
     return replace(task, models=models), lost
 
 
-def _cheaper(task: Task, relaxed: _Relaxed, cap: float, start: Ints) -> Iterable[Ints]:
+def _cheaper(task: Task, relaxed: Parts, cap: float, start: Ints) -> Iterable[Ints]:
     packed = _at_cost(task, relaxed, start, _STEEP)
 
     def is_enough(plan: Found) -> bool:
         cost = plan.value - float(packed.layout.weight @ plan.lacking)
-        return cost * (1 - task.limits.gap) <= relaxed.bound and float(_weights(task) @ plan.lacking) <= cap
+        return cost * (1 - task.limits.gap) <= relaxed.bound and float(task.weights @ plan.lacking) <= cap
 
     return _searched(task, packed, start, _COLD, is_enough)
 
@@ -145,16 +125,16 @@ def _missed_without(task: Task, columns: Columns, counts: Ints, at: int) -> floa
     return weighted_shortage(alone, own, has - (rows == at)) - weighted_shortage(alone, own, has)
 
 
-def _under_rules(task: Task, relaxed: _Relaxed) -> Ints:
+def _under_rules(task: Task, relaxed: Parts) -> Ints:
     """As the search for the least shortage, of models whose spot is capped."""
     rent = _tiny_rent(task)
     nodes = rent + relaxed.worth.of_nodes(task.problem)
-    aim = Aim(_weights(task), NodePrices(rent, rent), NodePrices(nodes, nodes))
+    aim = Aim(task.weights, NodePrices(rent, rent), NodePrices(nodes, nodes))
     nothing = np.zeros(len(task.columns), dtype=np.int64)
     return serve_anew(task, nothing, relaxed.mix, aim, lambda missing: not missing.any())[0]
 
 
-def _cheaper_under_rules(task: Task, relaxed: _Relaxed, start: Ints) -> Ints:
+def _cheaper_under_rules(task: Task, relaxed: Parts, start: Ints) -> Ints:
     """As :func:`_cheaper`, of models whose spot is capped."""
     worth = relaxed.worth
     prices = dual_prices(task.problem, worth.supply, worth.budget, worth.quota)
@@ -162,9 +142,9 @@ def _cheaper_under_rules(task: Task, relaxed: _Relaxed, start: Ints) -> Ints:
     return serve_anew(task, start, relaxed.mix, aim, lambda _: False)[0]
 
 
-def _worth_of_share(task: Task, relaxed: _Relaxed, start: Ints) -> Floats:
+def _worth_of_share(task: Task, relaxed: Parts, start: Ints) -> Floats:
     """What the relaxation pays for each model's share; where that is nothing, what ``start`` costs by weight."""
-    weights = _weights(task)
+    weights = task.weights
     mean = objective_usd(task.problem, task.columns, start) / float(weights.sum())
     return weights * (relaxed.worth.served or mean or 1.0)
 
@@ -175,20 +155,16 @@ def _enough(task: Task, bound: float) -> float:
 
 
 def _is_little(task: Task, bound: float) -> Callable[[Found], bool]:
-    return lambda plan: float(_weights(task) @ plan.lacking) <= _enough(task, bound)
+    return lambda plan: float(task.weights @ plan.lacking) <= _enough(task, bound)
 
 
 def _missing(task: Task, counts: Ints) -> float:
     return weighted_shortage(task.problem, task.columns, counts)
 
 
-def _weights(task: Task) -> Floats:
-    return np.array([model.demand.weight for model in task.models])
-
-
-def _at_scarcity(task: Task, relaxed: _Relaxed) -> Packing:
+def _at_scarcity(task: Task, relaxed: Parts) -> Packing:
     """Instances cost next to nothing, but are worth something to others."""
-    cost, weights = _tiny_rent(task), _weights(task)
+    cost, weights = _tiny_rent(task), task.weights
     nodes = cost + relaxed.worth.of_nodes(task.problem)
     own, prices = NodePrices(cost, cost), NodePrices(nodes, nodes)
     return packing(task.problem, task.columns, task.models, own, prices, relaxed.mix, weights, 0.0)
@@ -197,10 +173,10 @@ def _at_scarcity(task: Task, relaxed: _Relaxed) -> Packing:
 def _tiny_rent(task: Task) -> Floats:
     """The rent, in a unit in which all of it is little beside all weights."""
     rent = np.nan_to_num(task.problem.price_usd_per_h)
-    return rent * (_RENT * _weights(task).sum() / max(float((rent * task.problem.capacity_nodes).sum()), _LITTLE))
+    return rent * (_RENT * task.weights.sum() / max(float((rent * task.problem.capacity_nodes).sum()), _LITTLE))
 
 
-def _at_cost(task: Task, relaxed: _Relaxed, start: Ints, steep: float) -> Packing:
+def _at_cost(task: Task, relaxed: Parts, start: Ints, steep: float) -> Packing:
     """Instances cost what they do, and missing share ``steep`` times what the relaxation pays for it."""
     problem, worth = task.problem, relaxed.worth
     prices = dual_prices(problem, worth.supply, worth.budget, worth.quota)
@@ -223,52 +199,3 @@ def _searched(
     seeds = [task.limits.seed + k for k in range(_TRIES if is_few else 1)]
     found = side_by_side(search, seeds, task.limits.threads, at_least=2)
     return (counts for counts in found if is_within(task.problem, task.columns, counts))
-
-
-def _relax(task: Task, goal: Goal, cap: float) -> _Relaxed:
-    """The relaxation of SHORTAGE, or of COST with ``cap`` on the weighted missing share."""
-    problem, weights = task.problem, _weights(task)
-    master = Relaxation(problem, task.columns, task.models, goal, cap, task.limits)
-    rent = np.nan_to_num(problem.price_usd_per_h)
-    own = rent * (1 + problem.init_share) if goal is Goal.COST else np.zeros_like(rent)
-    worth = Worth(
-        rent, 0.0, np.zeros(len(problem.quotas)), np.full(master.blocks, np.inf), np.zeros(master.blocks), 0.0
-    )
-    master.price(rent, worth)
-    value, best, highest = np.inf, worth, -np.inf
-    for _ in range(_ROUNDS):
-        value, worth = master.solve()
-        value += float(weights.sum()) if goal is Goal.SHORTAGE else 0.0
-        size = master.size
-        least = master.price(own + worth.of_nodes(problem), worth)
-        unit = worth.served if goal is Goal.COST else 1.0
-        here = float(np.minimum(least, unit * weights).sum()) - _too_much(task, goal, cap, worth)
-        if here > highest:
-            highest, best = here, worth
-        if value - highest <= _CLOSE * abs(value) + _LITTLE or master.size == size or task.clock.is_past():
-            break
-    bound = _bound(task, goal, cap, best)
-    # That of parts counts what runs as if it were started anew.
-    bound = max(bound, highest, 0.0) if goal is Goal.SHORTAGE else bound
-    return _Relaxed(best, master.mix(), value, bound)
-
-
-def _too_much(task: Task, goal: Goal, cap: float, worth: Worth) -> float:
-    """What costs at the duals count too much: duals x supply, and x cap."""
-    supply = supply_value(task.problem, worth.supply, worth.budget, worth.quota)
-    return supply + (worth.served * cap if goal is Goal.COST else 0.0)
-
-
-def _bound(task: Task, goal: Goal, cap: float, worth: Worth) -> float:
-    """No plan is worth less: every model's whole instances at the level that costs least, less what the duals count too much."""
-    nodes = worth.of_nodes(task.problem)
-    unit, prices = 1.0, NodePrices(nodes, nodes)
-    if goal is Goal.COST:
-        unit, prices = worth.served, dual_prices(task.problem, worth.supply, worth.budget, worth.quota)
-    tables = side_by_side(
-        lambda model: least_by_level(model, prices, model.scaled(_LEVELS)), task.models, task.limits.threads
-    )
-    cells = _LEVELS.size // _LEVELS.unit
-    missing = unit * (1.0 - np.arange(cells + 1) / cells)
-    least = sum(float((table + weight * missing).min()) for weight, table in zip(_weights(task), tables, strict=True))
-    return least - _too_much(task, goal, cap, worth)

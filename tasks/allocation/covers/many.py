@@ -3,19 +3,29 @@ rules that it does not know, a few models' covers at a time are sought anew."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.fixing import bounds_if_used
 from tasks.allocation.covers.generation import Generated, dual_value
+from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.neighbourhoods import search_neighbourhoods
-from tasks.allocation.covers.packing import lack_weights, packing
+from tasks.allocation.covers.packing import Packing, lack_weights, packing
+from tasks.allocation.covers.parts import mixed_parts
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, dual_prices, excess_costs, own_prices
 from tasks.allocation.covers.recreate import Found, can_recreate, has_counts, recreate
+from tasks.allocation.covers.recreate_types import State
+from tasks.allocation.covers.relaxation import least_costs
 from tasks.allocation.covers.rounding import is_within, round_mix, whole
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
+from tasks.allocation.covers.task import Task
+from tasks.allocation.formulation import Goal
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import GoalOutcome
 from tasks.allocation.outcome import objective_usd, relative_gap, served_shares
@@ -106,24 +116,45 @@ def searched(
     if not is_short and not is_enough_yet and is_lumpy(models, found.mix(columns), parts):
         starts.append(plan_in_stages(problem, columns, models, found, weights, grid, limits, clock))
     packed = packing(problem, columns, models, own_prices(problem), prices, mix + sum(starts), weights)
+    start = min((packed.state(counts) for counts in starts), key=packed.value)
+    return _recreated(Task(problem, columns, models, limits, clock, share), packed, start, best)
+
+
+def planned_by_parts(task: Task, start: NDArray[np.int64] | None) -> GoalOutcome:
+    """``start`` or what a search finds from the mix of parts of instances on, where covers take too long to find; its bound is of
+    whole instances at that mix's prices."""
+    problem, columns = task.problem, task.columns
+    mixed = mixed_parts(task, Goal.COST, 0.0)
+    if mixed.bound > no_plan_costs_more(problem) * (1 + 1e-6):
+        return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "supply cannot cover the demand")
+    best, first = GoalOutcome(MipStatus.LIMIT, None, math.inf, max(mixed.bound, 0.0)), whole(mixed.mix)
+    if start is not None:
+        best, first = best.or_better(start, objective_usd(problem, columns, start)), start
+    prices = dual_prices(problem, mixed.worth.supply, mixed.worth.budget, mixed.worth.quota)
+    weights = lack_weights(least_costs(task.models, prices.new), _LACK)
+    packed = packing(problem, columns, task.models, own_prices(problem), prices, mixed.mix + first, weights)
+    return _recreated(task, packed, packed.state(first), best)
+
+
+def _recreated(task: Task, packed: Packing, start: State, best: GoalOutcome) -> GoalOutcome:
+    """``best`` or what a search finds from ``start`` on."""
 
     def is_enough(plan: Found) -> bool:
-        return not plan.lacking.any() and relative_gap(plan.value, best.bound) <= limits.gap
+        return not plan.lacking.any() and relative_gap(plan.value, best.bound) <= task.limits.gap
 
-    start = min((packed.state(counts) for counts in starts), key=packed.value)
-    times = _OFTENER if has_counts(models) and len(models) <= _FEW else 1
-    plan, _ = recreate(packed, start, times * _HALVINGS, limits, clock, is_enough)
+    times = _OFTENER if has_counts(task.models) and len(task.models) <= _FEW else 1
+    plan, _ = recreate(packed, start, times * _HALVINGS, task.limits, task.clock, is_enough)
     for _ in range(_INSISTS):
         if not 0.0 < plan.lacking.mean() <= _NEARLY:
             break
         packed = packed.heavier(_HEAVIER)
-        plan, _ = recreate(packed, packed.from_items(plan.x), _MORE_HALVINGS, limits, clock, is_enough)
-    counts = packed.counts(plan.x, len(columns))
-    served = served_shares(problem, columns, counts)
-    if not is_within(problem, columns, counts):
+        plan, _ = recreate(packed, packed.from_items(plan.x), _MORE_HALVINGS, task.limits, task.clock, is_enough)
+    counts = packed.counts(plan.x, len(task.columns))
+    served = served_shares(task.problem, task.columns, counts)
+    if not is_within(task.problem, task.columns, counts):
         return best
-    if min(served.values()) >= share * (1 - 1e-9):
-        return best.or_better(counts, objective_usd(problem, columns, counts))
+    if min(served.values()) >= task.share * (1 - 1e-9):
+        return best.or_better(counts, objective_usd(task.problem, task.columns, counts))
     return best if best.counts is not None else replace(best, nearest=counts)
 
 

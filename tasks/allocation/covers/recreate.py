@@ -50,7 +50,12 @@ def can_recreate(models: Sequence[ModelBlocks]) -> bool:
 
 def has_rules(models: Sequence[ModelBlocks]) -> bool:
     """Whether a model has a rule of its own that tables of covers take much longer for."""
-    return has_counts(models) or any(block.is_split for model in models for phases in model.blocks for block in phases)
+    return has_counts(models) or is_capped(models)
+
+
+def is_capped(models: Sequence[ModelBlocks]) -> bool:
+    """Whether spot is capped of a model that is offered any."""
+    return any(block.is_split for model in models for phases in model.blocks for block in phases)
 
 
 def has_counts(models: Sequence[ModelBlocks]) -> bool:

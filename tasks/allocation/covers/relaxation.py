@@ -58,6 +58,19 @@ def least_of_all(block: Block, each: Floats) -> float:
     return (1 - part) * float(each[block.firm].min(initial=np.inf)) + part * float(each.min())
 
 
+def least_costs(models: Sequence[ModelBlocks], prices: Floats) -> Floats:
+    """What parts of instances cost each model at least for the whole demand, at prices of nodes."""
+    return np.array(
+        [
+            min(
+                sum(least_of_all(block, each) for block, (_, each) in zip(phases, own, strict=True))
+                for phases, own in zip(model.blocks, cheapest_parts(model, prices), strict=True)
+            )
+            for model in models
+        ]
+    )
+
+
 class Relaxation:
     """The LP over the columns found so far.
 

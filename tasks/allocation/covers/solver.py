@@ -21,15 +21,15 @@ from tasks.allocation.covers.closing import close
 from tasks.allocation.covers.cross_region import Effort, cross_region_goal
 from tasks.allocation.covers.diving import dive
 from tasks.allocation.covers.generation import Generated, generate, joint_bound, sharpen
-from tasks.allocation.covers.largest_share import largest_share
+from tasks.allocation.covers.largest_share import is_ruled_out, largest_share
 from tasks.allocation.covers.least_shortage import cheapest_at_shortage, least_shortage
 from tasks.allocation.covers.levels import solve_levels
 from tasks.allocation.covers.listing import choose_listed
-from tasks.allocation.covers.many import is_beyond_closing, plan_of_many, searched
+from tasks.allocation.covers.many import is_beyond_closing, plan_of_many, planned_by_parts, searched
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
-from tasks.allocation.covers.recreate import can_recreate, has_rules
+from tasks.allocation.covers.recreate import can_recreate, has_rules, is_capped
 from tasks.allocation.covers.rounding import round_mix
 from tasks.allocation.covers.task import Task
 from tasks.allocation.formulation import Goal, Target
@@ -123,11 +123,27 @@ def _cost_goal(
 ) -> GoalOutcome:
     """The least cost of a common share."""
     models = model_blocks(problem, columns, target.share)
-    if any(len(model.blocks) < model.wanted for model in models):
-        return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, "a model fits into too few regions")
-    found = generate(problem, columns, models, _grid(_COARSE, models), limits, clock)
+    why_not = _why_not(problem, columns, models, target, limits, start)
+    if why_not:
+        return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, why_not)
+    if len(models) > _DIVE_MODELS and is_capped(models) and can_recreate(models):
+        return planned_by_parts(Task(problem, columns, models, limits, clock, target.share), start)
+    return _by_covers(problem, columns, models, target, limits, clock, start)
+
+
+def _by_covers(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    target: Target,
+    limits: SolveLimits,
+    clock: Clock,
+    start: NDArray[np.int64] | None,
+) -> GoalOutcome:
+    """The least cost of a common share, by covers."""
+    is_many, is_ruled = len(models) > _DIVE_MODELS, has_rules(models)
+    rough = found = generate(problem, columns, models, _grid(_COARSE, models), limits, clock)
     fine = _grid(_FINE, models)
-    is_many, rough, is_ruled = len(models) > _DIVE_MODELS, found, has_rules(models)
     if is_many and not found.unserved and not is_ruled:
         found = sharpen(problem, columns, models, found, fine, limits, clock)
     finest = (
@@ -165,6 +181,23 @@ def _cost_goal(
     if best.counts is not None and relative_gap(best.objective, best.bound) <= limits.gap:
         return replace(best, status=MipStatus.OPTIMAL)
     return _closed(problem, columns, models, target, found, fine, best, limits, clock)
+
+
+def _why_not(
+    problem: AllocationProblem,
+    columns: Columns,
+    models: list[ModelBlocks],
+    target: Target,
+    limits: SolveLimits,
+    start: NDArray[np.int64] | None,
+) -> str:
+    """Why no plan serves the share, where that is known without covers: empty where it is not."""
+    if any(len(model.blocks) < model.wanted for model in models):
+        return "a model fits into too few regions"
+    takes_long = len(models) > _DIVE_MODELS and is_capped(models)  # to find out by covers
+    if takes_long and start is None and target.share >= 1 and is_ruled_out(problem, columns, models, limits):
+        return "supply cannot cover the demand"
+    return ""
 
 
 def _by_searching(
@@ -310,7 +343,7 @@ def _fixing(models: list[ModelBlocks]) -> int:
 def _grid(size: int, models: list[ModelBlocks]) -> Grid:
     """``size`` steps in cells of several where regions are joined; half and at most a quarter of the finest where regions are
     many, fewer where firm and spot are joined."""
-    if any(block.is_split for model in models for phases in model.blocks for block in phases):
+    if is_capped(models):
         size = min(size, _SPLIT)
     if _most_regions(models) > _MANY_REGIONS:
         size = min(size // 2, _FINE // 4)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns
 from tasks.allocation.covers.pricing import ModelBlocks
@@ -21,3 +24,8 @@ class Task:
     limits: SolveLimits
     clock: Clock
     share: float = 1.0
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """What each model's missing share counts."""
+        return np.array([model.demand.weight for model in self.models])
