@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from allocation_cases import R1, problem, random_problem, ruled_problem, workload
 
-from catalogs.types import Phase
+from catalogs.types import Market, Phase
 from tasks.allocation.checker import check_result
 from tasks.allocation.clock import Clock
 from tasks.allocation.columns import Columns, make_columns
 from tasks.allocation.covers import solver
-from tasks.allocation.covers.largest_share import largest_share, relax
+from tasks.allocation.covers.largest_share import is_ruled_out, largest_share, relax
 from tasks.allocation.covers.pricing import model_blocks
 from tasks.allocation.covers.recreate import can_recreate
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import GoalOutcome, solve_ilp
-from tasks.allocation.types import AllocationProblem, SharedQuota, Shortage, SolveLimits, SolveStatus
+from tasks.allocation.types import AllocationProblem, Pool, SharedQuota, Shortage, SolveLimits, SolveStatus
 
 EXACT = SolveLimits(gap=0.0)
 
@@ -44,7 +44,7 @@ def test_no_plan_serves_a_larger_share_than_the_relaxation_allows() -> None:
         relaxed = relax(p, columns, models, EXACT)
         assert relaxed.bound >= truth.theta - 1e-6, seed
         assert relaxed.share <= relaxed.bound + 1e-6, seed
-        answer = largest_share(p, columns, models, EXACT, Clock(EXACT))
+        answer = largest_share(p, columns, models, EXACT, Clock(EXACT)) if can_recreate(models) else None
         if answer is not None:
             assert -answer.objective <= truth.theta + 1e-6, seed
             assert -answer.bound >= truth.theta - 1e-6, seed
@@ -108,6 +108,33 @@ def test_models_with_supply_to_spare_are_served_beside_those_short_of_it() -> No
     assert answer is not None
     assert answer.objective == pytest.approx(-0.5)
     assert -answer.bound == pytest.approx(0.5, abs=5e-3)
+
+
+def test_where_spot_is_capped_firm_nodes_hold_the_share_down() -> None:
+    # By hand: at least half of 10 req/s must be firm; one firm L4 serves 4, on spot there are L4 enough: 8 req/s.
+    p = problem(
+        [workload("a", Phase.AGGREGATED, {"a1": ({"L4x1": 1}, 4.0)}, ("L4x1",))],
+        {"a": 10.0},
+        {(R1, "L4x1"): 1.0},
+        {(R1, "L4x1"): 1},
+        configs=("L4x1",),
+    )
+    p = replace(
+        p,
+        pools=(Pool(R1), Pool(R1, Market.SPOT)),
+        price_usd_per_h=np.array([[1.0], [0.3]]),
+        capacity_nodes=np.array([[1], [9]]),
+        demands=tuple(replace(d, max_spot_share=0.5) for d in p.demands),
+    )
+    columns = make_columns(p)
+    models = model_blocks(p, columns, 1.0)
+    relaxed = relax(p, columns, models, EXACT)
+    assert relaxed.share == pytest.approx(0.8)
+    assert relaxed.bound == pytest.approx(0.8, abs=5e-3)
+    assert is_ruled_out(p, columns, models, EXACT)
+    answer = largest_share(p, columns, models, EXACT, Clock(EXACT))
+    assert answer is not None
+    assert answer.objective == pytest.approx(-0.8)
 
 
 def with_nothing_for_b(limit: str, *, is_loss: bool) -> AllocationProblem:

@@ -22,25 +22,21 @@ from tasks.allocation.covers.pricing import (
     side_by_side,
     supply_value,
 )
-from tasks.allocation.covers.recreate import Found, can_recreate, has_counts, has_rules, is_capped, recreate
+from tasks.allocation.covers.recreate import Found, has_counts, has_rules, is_capped, recreate
 from tasks.allocation.covers.relaxation import Relaxation, Worth, least_costs
-from tasks.allocation.covers.rounding import complete, is_within, whole
-from tasks.allocation.covers.ruled_shortage import Aim, serve_anew
+from tasks.allocation.covers.rounding import is_within, whole
 from tasks.allocation.covers.staged import is_lumpy, plan_in_stages
 from tasks.allocation.covers.tables import NodePrices
-from tasks.allocation.covers.task import Task
 from tasks.allocation.formulation import Goal
 from tasks.allocation.highs import MipStatus
 from tasks.allocation.ilp import NO_SHARE, GoalOutcome
-from tasks.allocation.outcome import regions_missing, served_shares
+from tasks.allocation.outcome import served_shares
 from tasks.allocation.types import AllocationProblem, SolveLimits
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 _ROUNDS = 24
 _CLOSE = 5e-3  # between the relaxation's share and its bound
-_SHARES = (0.94, 0.91, 0.88, 0.84, 0.8, 0.7, 0.6, 0.45, 0.3, 0.15)  # of the relaxation's, tried in turn
-_AGAIN = 2  # tries at a share, the models that found no way first
 _GRID = Grid(2048, 4)
 _LEVELS, _LEVELS_SPLIT = Grid(16384, 16), Grid(4096, 4)  # of the bound by covers
 # Times a model's least cost: what serving nothing of it counts; under rules, where the last instance that lacks may serve little.
@@ -53,11 +49,6 @@ _HALVINGS_STAGED, _ROUNDS_STAGED = 56, 600  # of the search that goes on from st
 _FIRST, _FIRST_RULED, _LESS = 0.88, 0.75, 0.96
 _MUCH = 0.97  # of a share, reached: then more is sought from there on, by
 _MORE, _LEAST_MORE = 1.01, 1.002
-# Where spot is capped: tried first, of the relaxation's share, and more than what was reached; models served anew, in all and
-# at a share.
-_FIRST_ANEW, _MORE_ANEW = 0.5, 1.15
-_WORK_ANEW, _AT_A_SHARE_ANEW = 2400, 600
-_RENT = 1e-3  # what rent weighs beside the prices of scarcity
 
 
 @dataclass(slots=True)
@@ -82,7 +73,7 @@ def largest_share(
     begin: Ints | None = None,
 ) -> GoalOutcome | None:
     """The answer for the goal THETA (objective and bound are of minus the share); None where rounding finds no plan.
-    ``models``: of the whole demand; ``begin``: a plan to begin with."""
+    ``models``: of the whole demand, with rules that a search knows; ``begin``: a plan to begin with."""
     if any(not model.blocks for model in models):
         return None
     relaxed = relax(problem, columns, models, limits)
@@ -92,65 +83,7 @@ def largest_share(
         return GoalOutcome(MipStatus.LIMIT, nothing, 0.0, -relaxed.bound) if relaxed.bound <= NO_SHARE else None
     if not relaxed.nodes.any():
         relaxed = _at_plenty(problem, models, relaxed)
-    if can_recreate(models):
-        return _by_recreating(problem, columns, models, relaxed, limits, clock, begin)
-    start = begin if begin is not None else _rounded(problem, columns, models, relaxed, clock)
-    return _by_serving_anew(Task(problem, columns, models, limits, clock), relaxed, start)
-
-
-def _rounded(
-    problem: AllocationProblem, columns: Columns, models: Sequence[ModelBlocks], relaxed: Relaxed, clock: Clock
-) -> Ints | None:
-    """The mix rounded at shares tried in turn; None where no model-by-model repair comes to its end."""
-    first: list[int] = []
-    for part in _SHARES:
-        share = part * relaxed.share
-        at = model_blocks(problem, columns, share)
-        for _ in range(_AGAIN):
-            if clock.is_past():
-                return None
-            mix = relaxed.mix * part
-            order = [*first, *(m for m in np.argsort(-relaxed.least, kind="stable").tolist() if m not in first)]
-            prices = relaxed.nodes + _RENT * np.nan_to_num(problem.price_usd_per_h) * float(relaxed.nodes.mean())
-            counts, failed = complete(problem, columns, at, mix, order, NodePrices(prices, prices), _GRID)
-            if counts is not None:
-                return counts
-            first = [failed, *(m for m in first if m != failed)]
-    return None
-
-
-def _by_serving_anew(task: Task, relaxed: Relaxed, start: Ints | None) -> GoalOutcome | None:
-    """Where spot is capped: larger shares than that of ``start`` are tried until no model misses anything of one; by less where
-    one is not reached."""
-    best = np.zeros(len(task.columns), dtype=np.int64) if start is None else start
-    reached, first, more, work = _common(task, best), _FIRST_ANEW, _MORE_ANEW, _WORK_ANEW
-    small = _RENT * np.nan_to_num(task.problem.price_usd_per_h) * float(relaxed.nodes.mean())
-    prices = NodePrices(small + relaxed.nodes, small + relaxed.nodes)
-    aim = Aim(lack_weights(relaxed.least, _LACK), NodePrices(small, small), prices)
-    while work > 0 and more > _LEAST_MORE and reached < relaxed.bound * (1 - task.limits.gap):
-        if task.clock.is_past():
-            break
-        share = min(max(reached * more, first * relaxed.share), 1.0)
-        at = replace(task, share=share)
-        counts, taken = serve_anew(
-            at, best, relaxed.mix, aim, lambda missing: not missing.any(), min(work, _AT_A_SHARE_ANEW)
-        )
-        work -= max(taken, 1)
-        common = _common(task, counts)
-        if common > reached:
-            best, reached = counts, common
-        if common < share * (1 - 1e-9):
-            more, first = math.sqrt(more), first / 2
-    if reached <= 0:
-        return None
-    return GoalOutcome(MipStatus.LIMIT, best, -reached, -max(relaxed.bound, reached))
-
-
-def _common(task: Task, counts: Ints) -> float:
-    """The least share that a model is served; 0 where one is in too few regions."""
-    if regions_missing(task.problem, task.columns, counts):
-        return 0.0
-    return min(served_shares(task.problem, task.columns, counts).values())
+    return _by_recreating(problem, columns, models, relaxed, limits, clock, begin)
 
 
 def _at_plenty(problem: AllocationProblem, models: Sequence[ModelBlocks], relaxed: Relaxed) -> Relaxed:

@@ -1,7 +1,7 @@
 """Shortages by weight in problems too large for the narrowed ILP: the least weighted missing share, then the least cost at it.
 
-A relaxation prices nodes; its mix, rounded down, is searched by ruin and recreate, where a model may be served in part, or where
-spot is capped a few models at a time are served anew. Blocks are of the whole demand.
+A relaxation prices nodes; its mix, rounded down, is searched by ruin and recreate, where a model may be served in part. Blocks
+are of the whole demand.
 """
 
 from __future__ import annotations
@@ -16,9 +16,8 @@ from tasks.allocation.columns import Columns
 from tasks.allocation.covers.packing import Packing, packing
 from tasks.allocation.covers.parts import Parts, mixed_parts
 from tasks.allocation.covers.pricing import dual_prices, own_prices, side_by_side
-from tasks.allocation.covers.recreate import Found, can_recreate, recreate
+from tasks.allocation.covers.recreate import Found, recreate
 from tasks.allocation.covers.rounding import is_within, whole
-from tasks.allocation.covers.ruled_shortage import Aim, serve_anew
 from tasks.allocation.covers.tables import NodePrices
 from tasks.allocation.covers.task import Task
 from tasks.allocation.formulation import Goal
@@ -39,45 +38,38 @@ _LITTLE = 1e-9
 
 
 def least_shortage(task: Task, begin: Ints | None = None) -> GoalOutcome:
-    """The answer for the goal SHORTAGE: a search at what nodes are worth to the shortage, another one at what they cost, which
-    prices models even where no node is scarce. Models that fit nowhere miss all. ``begin``: a plan to begin with where that is
-    less short than the relaxation's mix rounded down."""
+    """The answer for the goal SHORTAGE, of models whose rules a search knows: a search at what nodes are worth to the shortage,
+    another one at what they cost, which prices models even where no node is scarce. Models that fit nowhere miss all.
+    ``begin``: a plan to begin with where that is less short than the relaxation's mix rounded down."""
     task, lost = _with_blocks(task)
     best = np.zeros(len(task.columns), dtype=np.int64)
     if not task.models:
         return GoalOutcome(MipStatus.LIMIT, best, lost, lost)
     relaxed = mixed_parts(task, Goal.SHORTAGE, 0.0)
     bound = relaxed.bound
-    if not can_recreate(task.models):
-        best = _under_rules(task, relaxed)
-    else:
-        first = whole(relaxed.mix)
-        first = first if is_within(task.problem, task.columns, first) else best
-        first = first if begin is None else min(first, begin, key=lambda each: _missing(task, each))
-        found = _searched(task, _at_scarcity(task, relaxed), first, _HOT, _is_little(task, bound))
-        best = min([first, *found], key=lambda each: _missing(task, each))
-        value = _missing(task, best) - lost
-        if value > _enough(task, bound) and not task.clock.is_past():
-            priced = mixed_parts(task, Goal.COST, relaxed.value + _MIDDLE * (value - relaxed.value))
-            found = _searched(task, _at_cost(task, priced, best, _STEEPER), best, _WARM, _is_little(task, bound))
-            best = min([best, *found], key=lambda each: _missing(task, each))
+    first = whole(relaxed.mix)
+    first = first if is_within(task.problem, task.columns, first) else best
+    first = first if begin is None else min(first, begin, key=lambda each: _missing(task, each))
+    found = _searched(task, _at_scarcity(task, relaxed), first, _HOT, _is_little(task, bound))
+    best = min([first, *found], key=lambda each: _missing(task, each))
+    value = _missing(task, best) - lost
+    if value > _enough(task, bound) and not task.clock.is_past():
+        priced = mixed_parts(task, Goal.COST, relaxed.value + _MIDDLE * (value - relaxed.value))
+        found = _searched(task, _at_cost(task, priced, best, _STEEPER), best, _WARM, _is_little(task, bound))
+        best = min([best, *found], key=lambda each: _missing(task, each))
     value = _missing(task, best)
     return GoalOutcome(MipStatus.LIMIT, best, value, min(lost + bound, value))
 
 
 def cheapest_at_shortage(task: Task, cap: float, start: Ints) -> GoalOutcome:
-    """The answer for the goal COST where at most ``cap`` of weighted share may be missing, as in ``start``."""
+    """The answer for the goal COST, of such models, where at most ``cap`` of weighted share may be missing, as in ``start``."""
     task, lost = _with_blocks(task)
     least = objective_usd(task.problem, task.columns, start)
     if not task.models:
         return GoalOutcome(MipStatus.LIMIT, start, least, 0.0)
     relaxed = mixed_parts(task, Goal.COST, cap - lost)
     best = GoalOutcome(MipStatus.LIMIT, start, least, min(max(relaxed.bound, 0.0), least))
-    if can_recreate(task.models):
-        found = _cheaper(task, relaxed, cap - lost, start)
-    else:
-        found = [_cheaper_under_rules(task, relaxed, start)]
-    for counts in found:
+    for counts in _cheaper(task, relaxed, cap - lost, start):
         if _missing(task, counts) <= cap:
             fewer = _given_back(task, counts, cap)
             best = best.or_better(fewer, objective_usd(task.problem, task.columns, fewer))
@@ -123,23 +115,6 @@ def _missed_without(task: Task, columns: Columns, counts: Ints, at: int) -> floa
     alone = replace(task.problem, demands=tuple(d for d in task.problem.demands if d.model == name))
     own, has = columns.select(rows), counts[rows]
     return weighted_shortage(alone, own, has - (rows == at)) - weighted_shortage(alone, own, has)
-
-
-def _under_rules(task: Task, relaxed: Parts) -> Ints:
-    """As the search for the least shortage, of models whose spot is capped."""
-    rent = _tiny_rent(task)
-    nodes = rent + relaxed.worth.of_nodes(task.problem)
-    aim = Aim(task.weights, NodePrices(rent, rent), NodePrices(nodes, nodes))
-    nothing = np.zeros(len(task.columns), dtype=np.int64)
-    return serve_anew(task, nothing, relaxed.mix, aim, lambda missing: not missing.any())[0]
-
-
-def _cheaper_under_rules(task: Task, relaxed: Parts, start: Ints) -> Ints:
-    """As :func:`_cheaper`, of models whose spot is capped."""
-    worth = relaxed.worth
-    prices = dual_prices(task.problem, worth.supply, worth.budget, worth.quota)
-    aim = Aim(_STEEP * _worth_of_share(task, relaxed, start), own_prices(task.problem), prices)
-    return serve_anew(task, start, relaxed.mix, aim, lambda _: False)[0]
 
 
 def _worth_of_share(task: Task, relaxed: Parts, start: Ints) -> Floats:

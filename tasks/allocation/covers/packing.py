@@ -101,7 +101,9 @@ def packing(
 ) -> Packing:
     """Every block's items worth having at ``prices``, which hold the duals beside the ``cost`` of nodes, and all columns
     ``wanted`` (above 0 per column). ``weight``: what serving nothing of a model costs; ``jump``: see :class:`Layout`.
-    All models must have blocks, of as many phases."""
+    All models must have blocks, of as many phases, else ValueError: compiled loops would leave their arrays."""
+    if len({len(phases) for model in models for phases in model.blocks}) != 1 or not all(m.blocks for m in models):
+        raise ValueError("the models of a search have no blocks, or phases of different number")
     chosen, first, region = [], [0], []
     for model in models:
         for phases, rows in zip(model.blocks, excess_costs(model, prices), strict=True):

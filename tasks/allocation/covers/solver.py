@@ -94,7 +94,8 @@ def _shortage_goal(
 ) -> GoalOutcome:
     """By the narrowed ILP where that is small enough, else by a search, of few models by covers at levels as well."""
     models = model_blocks(problem, columns, 1.0)
-    if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or any(model.wanted > 1 for model in models):
+    is_known = can_recreate([model for model in models if model.blocks])
+    if len(columns) <= _ILP_COLUMNS or target.missing_regions > 0 or not is_known:
         return solve_goal(problem, columns, goal, target, limits, clock, start, work=_ILP_WORK)
     task, found = Task(problem, columns, models, limits, clock), None
     if goal is Goal.THETA:
