@@ -29,7 +29,7 @@ from tasks.allocation.covers.many import is_beyond_closing, plan_of_many, planne
 from tasks.allocation.covers.master import no_plan_costs_more
 from tasks.allocation.covers.pool import best_of_pool
 from tasks.allocation.covers.pricing import Grid, ModelBlocks, model_blocks
-from tasks.allocation.covers.recreate import can_recreate, has_rules, is_capped
+from tasks.allocation.covers.recreate import can_recreate, has_counts, has_rules, is_capped
 from tasks.allocation.covers.rounding import round_mix
 from tasks.allocation.covers.task import Task
 from tasks.allocation.formulation import Goal, Target
@@ -127,7 +127,8 @@ def _cost_goal(
     why_not = _why_not(problem, columns, models, target, limits, start)
     if why_not:
         return GoalOutcome(MipStatus.INFEASIBLE, None, math.inf, math.inf, why_not)
-    if len(models) > _DIVE_MODELS and is_capped(models) and can_recreate(models):
+    takes_longest = is_capped(models) and has_counts(models)  # tables of both rules at once
+    if len(models) > _DIVE_MODELS and takes_longest and can_recreate(models):
         return planned_by_parts(Task(problem, columns, models, limits, clock, target.share), start)
     return _by_covers(problem, columns, models, target, limits, clock, start)
 
