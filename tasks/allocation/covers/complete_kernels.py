@@ -1,7 +1,7 @@
 """Completing a model, compiled: what it lacks is bought where it costs least, of what is left.
 
 Under N+1 what is added may be no larger than what is there already, or than an instance bought besides, the opener: the largest
-is what may be lost. Where spot is capped, firm instances for the least firm part are bought first, the rest of any.
+is what may be lost. Where spot is capped, firm instances for the least firm part or more are bought beside any others.
 """
 
 from __future__ import annotations
