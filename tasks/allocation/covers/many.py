@@ -1,5 +1,5 @@
-"""Plans for models too many to list their covers: the LP's mix rounded, or a plan in stages, searched by ruin and recreate; where a
-model wants several regions, which that does not know, a few models' covers at a time are sought anew."""
+"""Plans for models too many to list their covers: the LP's mix rounded, or a plan in stages, searched by ruin and recreate; where
+a model wants several regions, which that does not know, a few models' covers at a time are sought anew."""
 
 from __future__ import annotations
 
