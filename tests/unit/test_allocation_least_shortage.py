@@ -16,7 +16,7 @@ from tasks.allocation.covers import solver
 from tasks.allocation.covers.enumeration_kernels import multisets
 from tasks.allocation.covers.largest_share import largest_share
 from tasks.allocation.covers.least_shortage import cheapest_at_shortage, least_shortage
-from tasks.allocation.covers.pricing import Grid, best_level, model_blocks, own_prices
+from tasks.allocation.covers.pricing import model_blocks
 from tasks.allocation.covers.recreate import can_recreate
 from tasks.allocation.covers.task import Task
 from tasks.allocation.ilp import solve_ilp
@@ -149,16 +149,6 @@ def test_a_model_that_fits_nowhere_misses_all_and_the_others_are_served() -> Non
     at = cheapest_at_shortage(task, 2.0, np.array([12]))
     assert at.counts is not None
     assert at.counts.tolist() == [10]
-
-
-def test_the_best_level_weighs_cost_against_what_is_missing() -> None:
-    # By hand: a node serves a tenth for 1 USD/h; missing all costs less than that, or more.
-    p = two_models(20)
-    model = task_of(p).models[0]
-    assert best_level(model, own_prices(p), Grid(1000, 1), 9.0) is None
-    cover = best_level(model, own_prices(p), Grid(1000, 1), 11.0)
-    assert cover is not None
-    assert cover.instances.tolist() == [10]
 
 
 def test_lists_end_that_look_at_far_more_than_they_find() -> None:

@@ -268,20 +268,6 @@ def covers_at_levels(model: ModelBlocks, prices: NodePrices, grid: Grid, worth: 
     return [_cover(model, tables, split, grid) for split in splits]
 
 
-def best_level(model: ModelBlocks, prices: NodePrices, grid: Grid, weight: float) -> Cover | None:
-    """The cover of a part of the demand that costs least with ``weight`` x the rest; None if that is none at all."""
-    if len(model.blocks) < model.wanted:
-        return None
-    grid = model.scaled(grid)
-    tables = _tables_down(model, prices, grid)
-    h, taken, source = kernels.join_regions(_cells_down(model, tables, grid), len(tables), model.wanted)
-    cost = h[-1, model.wanted]
-    k = int(np.argmin(cost - weight * np.arange(len(cost)) / (len(cost) - 1)))
-    if k == 0 or not cost[k] < weight * k / (len(cost) - 1):
-        return None
-    return _cover(model, tables, _walk_regions(taken, source, model.wanted, k), grid)
-
-
 def least_by_level(model: ModelBlocks, prices: NodePrices, grid: Grid) -> Floats:
     """From below: what a model costs at least when served a share in ((k-1)/cells, k/cells], k = 0..cells; 0 for none."""
     cells = grid.size // grid.unit
